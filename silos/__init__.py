@@ -1,0 +1,32 @@
+"""Silos of a Django project: which exist, which one code runs in, and what lives where.
+
+Usable alone: nothing here knows of outboxes or RPC.
+"""
+
+from __future__ import annotations
+
+from .cells import Cell, find_cells_for_orgs, find_cells_for_user
+from .errors import AvailabilityError
+from .limits import (
+    all_silo_model,
+    cell_silo_function,
+    cell_silo_model,
+    control_silo_function,
+    control_silo_model,
+)
+from .mode import SiloMode, assume_silo, get_current_silo
+
+__all__ = [
+    "AvailabilityError",
+    "Cell",
+    "SiloMode",
+    "all_silo_model",
+    "assume_silo",
+    "cell_silo_function",
+    "cell_silo_model",
+    "control_silo_function",
+    "control_silo_model",
+    "find_cells_for_orgs",
+    "find_cells_for_user",
+    "get_current_silo",
+]

@@ -1,0 +1,146 @@
+"""System checks of silos; without it mistakes of models and settings show up in production.
+
+E001 model without a limit · E002 alias missing · E003 router not first · E004 duplicate cell ·
+E005 foreign key across silos · I006 MONOLITH with several aliases · E007 settings unusable
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Info, Tags, register
+from django.db.models import ForeignKey, ManyToManyField, Model
+from django.utils.module_loading import import_string
+
+from .directory import Directory, directory
+from .errors import DuplicateCellError, SiloConfigurationError
+from .limits import CONTRIB_LIMITS, EVERY_SILO, limit_name, silo_of
+from .router import SiloRouter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from django.apps import AppConfig
+
+_ROUTER = "silos.router.SiloRouter"
+
+
+def register_all() -> None:
+    """Register the checks; safe to call twice."""
+    register(check_model_limits, Tags.models)
+    register(check_relations, Tags.models)
+    register(check_settings, "silos")
+    register(check_router, "silos")
+
+
+def check_model_limits(
+    app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any
+) -> list[CheckMessage]:
+    """silos.E001: in an app that has siloed models, every model says where it lives."""
+    found: list[CheckMessage] = []
+    for config in app_configs or apps.get_app_configs():
+        models = [*config.get_models()]
+        if config.label in CONTRIB_LIMITS or not any(map(silo_of, models)):
+            continue
+        found += [
+            Error(
+                f"{model._meta.label} does not say in which silo it lives, but other models of "
+                f"{config.label!r} do.",
+                hint="Decorate it with @control_silo_model, @cell_silo_model or @all_silo_model.",
+                obj=model,
+                id="silos.E001",
+            )
+            for model in models
+            if silo_of(model) is None
+        ]
+    return found
+
+
+def check_relations(
+    app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any
+) -> list[CheckMessage]:
+    """silos.E005: no database can hold a foreign key into another silo."""
+    return [
+        message
+        for config in app_configs or apps.get_app_configs()
+        for model in config.get_models()
+        for message in _crossing_relations(model)
+    ]
+
+
+def check_settings(**_kwargs: Any) -> list[CheckMessage]:
+    """silos.E002, E004, I006, E007: what HYBRIDCLOUD says of cells and aliases."""
+    try:
+        known = directory()
+    except DuplicateCellError as exc:
+        return [Error(str(exc), id="silos.E004")]
+    except SiloConfigurationError as exc:
+        return [Error(str(exc), id="silos.E007")]
+    found = [*_missing_aliases(known)]
+    if known.mode == "MONOLITH" and len(known.aliases) > 1:
+        found.append(
+            Info(
+                f"SILO_MODE is MONOLITH, with the aliases {', '.join(sorted(known.aliases))}: each "
+                "query goes to the database of the silo that is current.",
+                hint="Meant for tests and laptops. Deployed silos set SILO_MODE and CELL; "
+                "silence this with SILENCED_SYSTEM_CHECKS.",
+                id="silos.I006",
+            )
+        )
+    return found
+
+
+def check_router(**_kwargs: Any) -> list[CheckMessage]:
+    """silos.E003: a router before SiloRouter could send rows to another silo."""
+    routers = list(settings.DATABASE_ROUTERS)
+    if routers:
+        first = import_string(routers[0]) if isinstance(routers[0], str) else type(routers[0])
+        if isinstance(first, type) and issubclass(first, SiloRouter):
+            return []
+    return [
+        Error(
+            f"SiloRouter is not first in DATABASE_ROUTERS, which is {routers!r}.",
+            hint=f'Set DATABASE_ROUTERS = ["{_ROUTER}", ...].',
+            id="silos.E003",
+        )
+    ]
+
+
+def _missing_aliases(known: Directory) -> Iterator[CheckMessage]:
+    wanted = {f"cell {name!r}": alias for name, alias in known.cell_aliases.items()}
+    if known.mode == "CELL":
+        # Other silos are other processes: only the own alias need exist.
+        wanted = {name: alias for name, alias in wanted.items() if name == f"cell {known.cell!r}"}
+    if known.mode == "CONTROL":
+        wanted = {}
+    if known.mode != "CELL":
+        wanted["the control silo"] = known.control_alias
+    for silo, alias in wanted.items():
+        # Django wants a `default`, but lets it be empty.
+        if not settings.DATABASES.get(alias):
+            yield Error(
+                f"The alias {alias!r} of {silo} is missing in DATABASES.",
+                hint='Add it, or name another one in HYBRIDCLOUD["DATABASES"].',
+                id="silos.E002",
+            )
+
+
+def _crossing_relations(model: type[Model]) -> Iterator[CheckMessage]:
+    here = silo_of(model)
+    if here is None or model._meta.proxy:
+        return
+    for field in (*model._meta.local_fields, *model._meta.local_many_to_many):
+        if not isinstance(field, (ForeignKey, ManyToManyField)):
+            continue
+        there = silo_of(field.related_model)
+        if there is None or there is here or there is EVERY_SILO:
+            continue
+        yield Error(
+            f"{field} points from {limit_name(here)} into {limit_name(there)}, to "
+            f"{field.related_model._meta.label}.",
+            hint="Use HybridCloudForeignKey, a replica of the target, or a plain id.",
+            obj=field,
+            id="silos.E005",
+        )

@@ -1,0 +1,185 @@
+"""Where models and functions live; without it code of one silo would run in another unnoticed.
+
+A limit on a model is a mark, nothing more: the router reads it when a query is about to run, so
+that lazy querysets, related managers and forms all meet the same check, at call time. A limit on a
+function is checked at each call, in production too. In a MONOLITH everything is available.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+
+from django.apps import apps
+from django.db.models import Model
+
+from .errors import AvailabilityError, SiloConfigurationError
+from .mode import SiloMode, get_current_silo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_M = TypeVar("_M", bound=type[Model])
+
+
+class EverySilo(enum.Enum):
+    """The type of `EVERY_SILO`, a limit that is none: the model has a table in every silo."""
+
+    EVERY_SILO = "every silo"
+
+
+EVERY_SILO: Final = EverySilo.EVERY_SILO
+
+#: Where a model lives: SiloMode.CONTROL, SiloMode.CELL, or a copy of the table in every silo.
+SiloLimit = SiloMode | EverySilo
+
+#: Django's own apps, whose models cannot carry a decorator.
+CONTRIB_LIMITS: Final[dict[str, SiloLimit]] = {
+    "auth": SiloMode.CONTROL,
+    "admin": SiloMode.CONTROL,
+    "sessions": SiloMode.CONTROL,
+    "contenttypes": EVERY_SILO,
+}
+
+_MARK = "_silo_limit"
+
+
+def control_silo_model(model: _M) -> _M:
+    """Declare that a model lives in the control silo."""
+    return _limit(model, SiloMode.CONTROL)
+
+
+def cell_silo_model(model: _M) -> _M:
+    """Declare that a model lives in the cells."""
+    return _limit(model, SiloMode.CELL)
+
+
+def all_silo_model(model: _M) -> _M:
+    """Declare that a model has a table of its own in every silo."""
+    return _limit(model, EVERY_SILO)
+
+
+def silo_of(model: type[Model]) -> SiloLimit | None:
+    """Return where a model lives; None for a model without a limit.
+
+    Proxies, children of multi-table inheritance and subclasses of a decorated abstract model share
+    its limit; the table behind a many-to-many field follows the model that has the field; a
+    model as a migration sees it follows the real one.
+    """
+    for base in model.__mro__:
+        limit = base.__dict__.get(_MARK)
+        if limit is not None:
+            return cast("SiloLimit", limit)
+        meta = getattr(base, "_meta", None)
+        # Abstract contrib models (AbstractUser) are for others to subclass, and say nothing.
+        if meta is not None and not meta.abstract and meta.app_label in CONTRIB_LIMITS:
+            return CONTRIB_LIMITS[meta.app_label]
+    owner = model._meta.auto_created
+    if isinstance(owner, type) and issubclass(owner, Model):
+        return silo_of(owner)
+    return _limit_of_real_model(model)
+
+
+def limit_name(limit: SiloLimit | None) -> str:
+    """Return how error texts name the place where something lives."""
+    if limit is SiloMode.CONTROL:
+        return "the control silo"
+    if limit is SiloMode.CELL:
+        return "the cells"
+    return "every silo" if limit is EVERY_SILO else "no silo in particular"
+
+
+def control_silo_function(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Refuse calls of a function outside the control silo with an `AvailabilityError`."""
+    return _limit_function(function, SiloMode.CONTROL)
+
+
+def cell_silo_function(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Refuse calls of a function outside the cells with an `AvailabilityError`."""
+    return _limit_function(function, SiloMode.CELL)
+
+
+def advice_for(limit: SiloLimit | None) -> str:
+    """Return what to do when something that lives elsewhere is needed."""
+    enter = "cell=…" if limit is SiloMode.CELL else ""
+    mode = "SiloMode.CELL, " if limit is SiloMode.CELL else "SiloMode.CONTROL"
+    return (
+        f"Call an RPC service of that silo, or, where one process is all silos, "
+        f"enter it with assume_silo({mode}{enter})."
+    )
+
+
+def _limit(model: _M, limit: SiloLimit) -> _M:
+    if not (isinstance(model, type) and issubclass(model, Model)):
+        msg = f"{model!r} is not a model class. Decorate models only with a silo limit."
+        raise TypeError(msg)
+    inherited = silo_of(model) if _is_marked(model) else None
+    if inherited is not None and inherited is not limit:
+        msg = (
+            f"{model._meta.label} inherits a limit to {limit_name(inherited)}, but is declared for "
+            f"{limit_name(limit)}. Parents and children share tables, so use one limit for all."
+        )
+        raise SiloConfigurationError(msg)
+    setattr(model, _MARK, limit)
+    return model
+
+
+def _is_marked(model: type[Model]) -> bool:
+    return any(
+        _MARK in base.__dict__
+        or (
+            (meta := getattr(base, "_meta", None)) is not None
+            and not meta.abstract
+            and meta.app_label in CONTRIB_LIMITS
+        )
+        for base in model.__mro__
+    )
+
+
+def _limit_of_real_model(model: type[Model]) -> SiloLimit | None:
+    meta = model._meta
+    if meta.apps is apps or not apps.models_ready:
+        return None
+    try:
+        real = apps.get_model(meta.app_label, meta.model_name)
+    except LookupError:
+        return None
+    return silo_of(real) if real is not model else None
+
+
+def _limit_function(function: Callable[_P, _R], limit: SiloMode) -> Callable[_P, _R]:
+    if not callable(function):
+        msg = f"{function!r} is not callable. Decorate functions only with a silo limit."
+        raise TypeError(msg)
+    name = f"{function.__module__}.{function.__qualname__}()"
+
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def limited_async(*args: Any, **kwargs: Any) -> Any:
+            _require(name, limit)
+            return await function(*args, **kwargs)
+
+        return cast("Callable[_P, _R]", limited_async)
+
+    @wraps(function)
+    def limited(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        _require(name, limit)
+        return function(*args, **kwargs)
+
+    return limited
+
+
+def _require(name: str, limit: SiloMode) -> None:
+    current = get_current_silo()
+    if current.mode in (SiloMode.MONOLITH, limit):
+        return
+    msg = (
+        f"{name} runs only in {limit_name(limit)}, and was called from {current}. "
+        f"{advice_for(limit)}"
+    )
+    raise AvailabilityError(msg, touched=name, current=str(current), lives_in=limit_name(limit))

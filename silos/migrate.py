@@ -1,0 +1,127 @@
+"""Where migrations run: only where a model lives; without it every silo gets every table.
+
+Operations on a model follow the model. Operations without one (RunPython, RunSQL, extensions)
+follow their app, or `hints={"silo": SiloMode.CELL}` where the app has models of several silos. A
+model that was deleted from the code is told by `removed_models = {"oldmodel": SiloMode.CELL}` on
+its app's AppConfig.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.db import DEFAULT_DB_ALIAS
+
+from .aliases import silo_aliases
+from .errors import SiloConfigurationError
+from .limits import CONTRIB_LIMITS, EVERY_SILO, SiloLimit, limit_name, silo_of
+from .mode import SiloMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def allow_migrate(
+    db: str, app_label: str, model_name: str | None, hints: Mapping[str, Any]
+) -> bool | None:
+    """Say whether an operation runs on an alias; None where that is not for silos to say.
+
+    Raises:
+        SiloConfigurationError: An operation without a model, in an app of several silos, without
+            a `silo` hint; or a model that no code knows any more.
+    """
+    if "silo" in hints:
+        return _lives_on(_hinted(hints["silo"], app_label), db)
+    if model_name is not None:
+        known, limit = _limit_of_model(app_label, model_name, hints.get("model"))
+        if known:
+            return _lives_on(limit, db)
+    limits = _limits_of_app(app_label)
+    if len(limits) <= 1:
+        return _lives_on(next(iter(limits), None), db)
+    if silo_aliases().get(db, (None, None))[0] is SiloMode.MONOLITH:
+        return True
+    if db not in silo_aliases():
+        return False
+    raise SiloConfigurationError(_undecided(app_label, model_name, limits, hints))
+
+
+def _lives_on(limit: SiloLimit | None, db: str) -> bool | None:
+    silo = silo_aliases().get(db)
+    if limit is None:
+        # Apps that know no silos stay on `default`, and leave the silos' own aliases alone.
+        return False if silo is not None and db != DEFAULT_DB_ALIAS else None
+    if silo is None:
+        return False
+    return limit is EVERY_SILO or silo[0] in (SiloMode.MONOLITH, limit)
+
+
+def _hinted(hint: object, app_label: str) -> SiloLimit:
+    if hint is EVERY_SILO:
+        return EVERY_SILO
+    try:
+        mode = SiloMode(hint)
+    except ValueError:
+        mode = SiloMode.MONOLITH
+    if mode is SiloMode.MONOLITH:
+        msg = (
+            f"The hint silo={hint!r} of an operation in a migration of {app_label!r} is no place. "
+            "Use SiloMode.CONTROL, SiloMode.CELL or silos.limits.EVERY_SILO."
+        )
+        raise SiloConfigurationError(msg)
+    return mode
+
+
+def _limit_of_model(
+    app_label: str, model_name: str, historical: Any
+) -> tuple[bool, SiloLimit | None]:
+    """Return whether a model is known, and its limit."""
+    try:
+        return True, silo_of(apps.get_model(app_label, model_name))
+    except LookupError:
+        pass
+    if app_label in CONTRIB_LIMITS:
+        return True, CONTRIB_LIMITS[app_label]
+    if historical is not None and (inherited := silo_of(historical)) is not None:
+        return True, inherited
+    limit = _removed_models(app_label).get(model_name.lower())
+    return limit is not None, limit
+
+
+def _removed_models(app_label: str) -> dict[str, SiloLimit]:
+    try:
+        config = apps.get_app_config(app_label)
+    except LookupError:
+        return {}
+    declared: Mapping[str, SiloLimit] = getattr(config, "removed_models", {})
+    return {name.lower(): limit for name, limit in declared.items()}
+
+
+def _limits_of_app(app_label: str) -> set[SiloLimit]:
+    if app_label in CONTRIB_LIMITS:
+        return {CONTRIB_LIMITS[app_label]}
+    try:
+        models = apps.get_app_config(app_label).get_models()
+    except LookupError:
+        return set()
+    found = {silo_of(model) for model in models}
+    return {limit for limit in found if limit is not None}
+
+
+def _undecided(
+    app_label: str, model_name: str | None, limits: set[SiloLimit], hints: Mapping[str, Any]
+) -> str:
+    places = " and ".join(sorted(limit_name(limit) for limit in limits))
+    if model_name is not None:
+        return (
+            f"Model {model_name!r}, in a migration of {app_label!r}, is not in the code any more, "
+            f"and the app has models of {places}. Tell where it lived: "
+            f'removed_models = {{"{model_name}": SiloMode.…}} on its AppConfig.'
+        )
+    shown = f" (hints: {dict(hints)!r})" if hints else ""
+    return (
+        f"An operation without a model (RunPython, RunSQL, an extension){shown} in a migration of "
+        f"{app_label!r} could run in several places, as the app has models of {places}. "
+        'Give the operation hints={"silo": SiloMode.CONTROL}, SiloMode.CELL or EVERY_SILO.'
+    )
