@@ -99,7 +99,7 @@ def find_cells_for_orgs(ids: Iterable[int]) -> set[str]:
     missing = [org_id for org_id in wanted if org_id not in found]
     if missing:
         shown = ", ".join(str(org_id) for org_id in missing[:10])
-        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""  # noqa: PLR2004
+        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
         msg = (
             f"No cell is known for organization {shown}{more}, says {_resolver_name()}. "
             "Write its mapping before asking for its cell."

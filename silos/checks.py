@@ -20,11 +20,12 @@ from .limits import CONTRIB_LIMITS, EVERY_SILO, limit_name, silo_of
 from .router import SiloRouter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from django.apps import AppConfig
 
 _ROUTER = "silos.router.SiloRouter"
+_NO_ENGINE = "django.db.backends.dummy"
 
 
 def register_all() -> None:
@@ -40,7 +41,7 @@ def check_model_limits(
 ) -> list[CheckMessage]:
     """silos.E001: in an app that has siloed models, every model says where it lives."""
     found: list[CheckMessage] = []
-    for config in app_configs or apps.get_app_configs():
+    for config in _apps(app_configs):
         models = [*config.get_models()]
         if config.label in CONTRIB_LIMITS or not any(map(silo_of, models)):
             continue
@@ -64,7 +65,7 @@ def check_relations(
     """silos.E005: no database can hold a foreign key into another silo."""
     return [
         message
-        for config in app_configs or apps.get_app_configs()
+        for config in _apps(app_configs)
         for model in config.get_models()
         for message in _crossing_relations(model)
     ]
@@ -108,6 +109,10 @@ def check_router(**_kwargs: Any) -> list[CheckMessage]:
     ]
 
 
+def _apps(asked_for: Sequence[AppConfig] | None) -> Iterable[AppConfig]:
+    return apps.get_app_configs() if asked_for is None else asked_for
+
+
 def _missing_aliases(known: Directory) -> Iterator[CheckMessage]:
     wanted = {f"cell {name!r}": alias for name, alias in known.cell_aliases.items()}
     if known.mode == "CELL":
@@ -118,8 +123,9 @@ def _missing_aliases(known: Directory) -> Iterator[CheckMessage]:
     if known.mode != "CELL":
         wanted["the control silo"] = known.control_alias
     for silo, alias in wanted.items():
-        # Django wants a `default`, but lets it be empty.
-        if not settings.DATABASES.get(alias):
+        # Django wants a `default`, but lets it be empty: the dummy engine then fills it.
+        engine = settings.DATABASES.get(alias, {}).get("ENGINE", _NO_ENGINE)
+        if engine == _NO_ENGINE:
             yield Error(
                 f"The alias {alias!r} of {silo} is missing in DATABASES.",
                 hint='Add it, or name another one in HYBRIDCLOUD["DATABASES"].',

@@ -74,7 +74,7 @@ def directory() -> Directory:
     Raises:
         SiloConfigurationError: The settings cannot be used; the text says which key and why.
     """
-    global _loaded  # noqa: PLW0603  (the one place where the settings are kept)
+    global _loaded
     found = _loaded
     if found is None:
         found = _loaded = _load(getattr(settings, "HYBRIDCLOUD", {}))
@@ -82,7 +82,7 @@ def directory() -> Directory:
 
 
 def _reset(*, setting: str, **_kwargs: Any) -> None:
-    global _loaded  # noqa: PLW0603  (override_settings must be seen at once)
+    global _loaded
     if setting in {"HYBRIDCLOUD", "DATABASES"}:
         _loaded = None
 

@@ -52,7 +52,7 @@ class SiloTransactionError(SiloError):
         open: The aliases with an open transaction.
     """
 
-    def __init__(self, message: str, *, written: str = "", open: tuple[str, ...] = ()) -> None:  # noqa: A002  (reads as the attribute it sets)
+    def __init__(self, message: str, *, written: str = "", open: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.written = written
         self.open = open

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import inspect
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.apps import apps
 from django.db.models import Model
@@ -20,10 +20,6 @@ from .mode import SiloMode, get_current_silo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_M = TypeVar("_M", bound=type[Model])
 
 
 class EverySilo(enum.Enum):
@@ -48,17 +44,17 @@ CONTRIB_LIMITS: Final[dict[str, SiloLimit]] = {
 _MARK = "_silo_limit"
 
 
-def control_silo_model(model: _M) -> _M:
+def control_silo_model[M: type[Model]](model: M) -> M:
     """Declare that a model lives in the control silo."""
     return _limit(model, SiloMode.CONTROL)
 
 
-def cell_silo_model(model: _M) -> _M:
+def cell_silo_model[M: type[Model]](model: M) -> M:
     """Declare that a model lives in the cells."""
     return _limit(model, SiloMode.CELL)
 
 
-def all_silo_model(model: _M) -> _M:
+def all_silo_model[M: type[Model]](model: M) -> M:
     """Declare that a model has a table of its own in every silo."""
     return _limit(model, EVERY_SILO)
 
@@ -93,12 +89,12 @@ def limit_name(limit: SiloLimit | None) -> str:
     return "every silo" if limit is EVERY_SILO else "no silo in particular"
 
 
-def control_silo_function(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def control_silo_function[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Refuse calls of a function outside the control silo with an `AvailabilityError`."""
     return _limit_function(function, SiloMode.CONTROL)
 
 
-def cell_silo_function(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def cell_silo_function[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Refuse calls of a function outside the cells with an `AvailabilityError`."""
     return _limit_function(function, SiloMode.CELL)
 
@@ -113,7 +109,7 @@ def advice_for(limit: SiloLimit | None) -> str:
     )
 
 
-def _limit(model: _M, limit: SiloLimit) -> _M:
+def _limit[M: type[Model]](model: M, limit: SiloLimit) -> M:
     if not (isinstance(model, type) and issubclass(model, Model)):
         msg = f"{model!r} is not a model class. Decorate models only with a silo limit."
         raise TypeError(msg)
@@ -151,7 +147,7 @@ def _limit_of_real_model(model: type[Model]) -> SiloLimit | None:
     return silo_of(real) if real is not model else None
 
 
-def _limit_function(function: Callable[_P, _R], limit: SiloMode) -> Callable[_P, _R]:
+def _limit_function[**P, R](function: Callable[P, R], limit: SiloMode) -> Callable[P, R]:
     if not callable(function):
         msg = f"{function!r} is not callable. Decorate functions only with a silo limit."
         raise TypeError(msg)
@@ -164,10 +160,10 @@ def _limit_function(function: Callable[_P, _R], limit: SiloMode) -> Callable[_P,
             _require(name, limit)
             return await function(*args, **kwargs)
 
-        return cast("Callable[_P, _R]", limited_async)
+        return cast("Callable[P, R]", limited_async)
 
     @wraps(function)
-    def limited(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
         _require(name, limit)
         return function(*args, **kwargs)
 

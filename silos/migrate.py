@@ -60,17 +60,13 @@ def _lives_on(limit: SiloLimit | None, db: str) -> bool | None:
 def _hinted(hint: object, app_label: str) -> SiloLimit:
     if hint is EVERY_SILO:
         return EVERY_SILO
-    try:
-        mode = SiloMode(hint)
-    except ValueError:
-        mode = SiloMode.MONOLITH
-    if mode is SiloMode.MONOLITH:
-        msg = (
-            f"The hint silo={hint!r} of an operation in a migration of {app_label!r} is no place. "
-            "Use SiloMode.CONTROL, SiloMode.CELL or silos.limits.EVERY_SILO."
-        )
-        raise SiloConfigurationError(msg)
-    return mode
+    if hint in (SiloMode.CONTROL, SiloMode.CELL):
+        return SiloMode(str(hint))
+    msg = (
+        f"The hint silo={hint!r} of an operation in a migration of {app_label!r} is no place. "
+        "Use SiloMode.CONTROL, SiloMode.CELL or silos.limits.EVERY_SILO."
+    )
+    raise SiloConfigurationError(msg)
 
 
 def _limit_of_model(

@@ -12,7 +12,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .cells import get_cell
 from .directory import Directory, directory
@@ -21,9 +21,6 @@ from .errors import UnknownCellError, near_matches
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 class SiloMode(StrEnum):
@@ -51,7 +48,7 @@ class CurrentSilo:
         if self.mode is SiloMode.CONTROL:
             return "the control silo"
         if self.mode is SiloMode.CELL:
-            return f"cell {self.cell!r}"
+            return f"cell {self.cell!r}" if self.cell else "a cell"
         return f"the monolith in cell {self.cell!r}" if self.cell else "the monolith"
 
 
@@ -83,7 +80,7 @@ def _process_silo(known: Directory) -> CurrentSilo:
     return CurrentSilo(SiloMode(known.mode), known.cell)
 
 
-class assume_silo:  # noqa: N801  (used like a function, as contextlib's own classes are)
+class assume_silo:
     """Run a block, or each call of a function, in a silo; it nests and restores.
 
         with assume_silo(SiloMode.CELL, cell="eu"):
@@ -126,7 +123,7 @@ class assume_silo:  # noqa: N801  (used like a function, as contextlib's own cla
         """Return to the silo of before."""
         _assumed.reset(self._tokens.pop())
 
-    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+    def __call__[**P, R](self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function or coroutine function."""
         # Every call gets a context of its own: calls of one function may overlap.
         if inspect.iscoroutinefunction(function):
@@ -136,10 +133,10 @@ class assume_silo:  # noqa: N801  (used like a function, as contextlib's own cla
                 with assume_silo(self._mode, cell=self._cell):
                     return await function(*args, **kwargs)
 
-            return cast("Callable[_P, _R]", in_silo_async)
+            return cast("Callable[P, R]", in_silo_async)
 
         @wraps(function)
-        def in_silo(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        def in_silo(*args: P.args, **kwargs: P.kwargs) -> R:
             with assume_silo(self._mode, cell=self._cell):
                 return function(*args, **kwargs)
 

@@ -19,9 +19,9 @@ from .aliases import (
     silo_aliases,
 )
 from .errors import AvailabilityError
-from .limits import EVERY_SILO, SiloLimit, limit_name, silo_of
+from .limits import EVERY_SILO, SiloLimit, silo_of
 from .migrate import allow_migrate
-from .mode import SiloMode, get_current_silo
+from .mode import CurrentSilo, SiloMode, get_current_silo
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -67,7 +67,7 @@ def _route(model: type[Model], instance: Model | None, action: str) -> str | Non
         return None
     touched = f"{model._meta.label} (its rows {action})"
     held = instance._state.db if instance is not None else None
-    if held is None or held not in silo_aliases():
+    if instance is None or held is None or held not in silo_aliases():
         return alias_for_limit(limit, touched)
     if _monolith_leaves_open(limit, held):
         return held
@@ -76,12 +76,12 @@ def _route(model: type[Model], instance: Model | None, action: str) -> str | Non
         return held
     # Obeying silently would be a read across silos; going on, a copy of the row in `expected`.
     current = get_current_silo()
+    lives_in = str(CurrentSilo(*silo_aliases()[held]))
     msg = (
-        f"{touched} through an instance of {type(instance)._meta.label} that was loaded from "
-        f"alias {held!r}, while {current} uses alias {expected!r}. Load the instance in the silo "
-        "that works on it, or enter its own with assume_silo()."
+        f"{touched} through an instance of {instance._meta.label} that lives in {lives_in} (alias "
+        f"{held!r}), while {current} uses alias {expected!r}. Load the instance in the silo that "
+        "works on it, or enter its own with assume_silo()."
     )
-    lives_in = f"alias {held!r}, of {limit_name(limit)}"
     raise AvailabilityError(msg, touched=touched, current=str(current), lives_in=lives_in)
 
 
