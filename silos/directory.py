@@ -177,6 +177,9 @@ def _load_aliases(raw: Mapping[str, Any], names: list[str]) -> tuple[str, dict[s
             )
             raise SiloConfigurationError(msg)
     cells = raw.get("cells") or {}
+    if not isinstance(cells, Mapping):
+        msg = f'HYBRIDCLOUD["DATABASES"]["cells"] is {cells!r}. Map each cell\'s name to its alias.'
+        raise SiloConfigurationError(msg)
     for name in cells:
         if name not in names:
             msg = (

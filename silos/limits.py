@@ -66,14 +66,9 @@ def silo_of(model: type[Model]) -> SiloLimit | None:
     its limit; the table behind a many-to-many field follows the model that has the field; a
     model as a migration sees it follows the real one.
     """
-    for base in model.__mro__:
-        limit = base.__dict__.get(_MARK)
-        if limit is not None:
-            return cast("SiloLimit", limit)
-        meta = getattr(base, "_meta", None)
-        # Abstract contrib models (AbstractUser) are for others to subclass, and say nothing.
-        if meta is not None and not meta.abstract and meta.app_label in CONTRIB_LIMITS:
-            return CONTRIB_LIMITS[meta.app_label]
+    inherited = _inherited_limit(model)
+    if inherited is not None:
+        return inherited
     owner = model._meta.auto_created
     if isinstance(owner, type) and issubclass(owner, Model):
         return silo_of(owner)
@@ -113,7 +108,7 @@ def _limit[M: type[Model]](model: M, limit: SiloLimit) -> M:
     if not (isinstance(model, type) and issubclass(model, Model)):
         msg = f"{model!r} is not a model class. Decorate models only with a silo limit."
         raise TypeError(msg)
-    inherited = silo_of(model) if _is_marked(model) else None
+    inherited = _inherited_limit(model)
     if inherited is not None and inherited is not limit:
         msg = (
             f"{model._meta.label} inherits a limit to {limit_name(inherited)}, but is declared for "
@@ -124,16 +119,16 @@ def _limit[M: type[Model]](model: M, limit: SiloLimit) -> M:
     return model
 
 
-def _is_marked(model: type[Model]) -> bool:
-    return any(
-        _MARK in base.__dict__
-        or (
-            (meta := getattr(base, "_meta", None)) is not None
-            and not meta.abstract
-            and meta.app_label in CONTRIB_LIMITS
-        )
-        for base in model.__mro__
-    )
+def _inherited_limit(model: type[Model]) -> SiloLimit | None:
+    for base in model.__mro__:
+        limit = base.__dict__.get(_MARK)
+        if limit is not None:
+            return cast("SiloLimit", limit)
+        meta = getattr(base, "_meta", None)
+        # Abstract contrib models (AbstractUser) are for others to subclass, and say nothing.
+        if meta is not None and not meta.abstract and meta.app_label in CONTRIB_LIMITS:
+            return CONTRIB_LIMITS[meta.app_label]
+    return None
 
 
 def _limit_of_real_model(model: type[Model]) -> SiloLimit | None:

@@ -33,8 +33,12 @@ def allow_migrate(
     """
     if "silo" in hints:
         return _lives_on(_hinted(hints["silo"], app_label), db)
+    model = hints.get("model")
+    if model_name is None and model is not None:
+        # Django's documented hint of a RunPython that works on one model.
+        app_label, model_name = model._meta.app_label, model._meta.model_name
     if model_name is not None:
-        known, limit = _limit_of_model(app_label, model_name, hints.get("model"))
+        known, limit = _limit_of_model(app_label, model_name, model)
         if known:
             return _lives_on(limit, db)
     limits = _limits_of_app(app_label)

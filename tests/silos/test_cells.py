@@ -104,6 +104,11 @@ def test_an_unknown_cell_is_a_lookup_error_that_names_near_matches(configure: Co
             "unknown cell 'use'",
         ),
         (
+            {"CELLS": CELLS, "DATABASES": {"cells": ["us"]}},
+            SiloConfigurationError,
+            "Map each cell's name",
+        ),
+        (
             {"CELLS": CELLS, "DATABASES": {"controll": "x"}},
             SiloConfigurationError,
             "unknown key 'controll'.*'control'",

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.apps import apps
 from django.apps.registry import Apps
 from django.contrib.auth.models import Group
 from django.core.checks import Error, Info, run_checks
@@ -168,3 +169,11 @@ def test_the_checks_are_registered(configure: Configure, settings: SettingsWrapp
     configure(SILO_MODE="CELLS")
     settings.DATABASE_ROUTERS = []
     assert {"silos.E003", "silos.E007"} <= set(ids(run_checks(tags=["silos"])))
+
+
+def test_the_app_starts_with_settings_that_only_the_checks_will_report(
+    configure: Configure,
+) -> None:
+    configure(CELLS=[{"name": "us"}, {"name": "us"}])
+    apps.get_app_config("silos").ready()
+    assert ids(check_settings()) == ["silos.E004"]

@@ -225,6 +225,7 @@ def test_installing_twice_guards_once_and_outlives_other_wrappers(db: None) -> N
     def count_statements(execute: Any, *args: Any) -> Any:
         return execute(*args)
 
+    control.execute_wrappers.remove(guard._guarded)
     with control.execute_wrapper(count_statements):
         guard.install()
         guard.install()

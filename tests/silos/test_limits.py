@@ -86,6 +86,19 @@ def test_proxies_and_multi_table_children_share_the_limit_of_their_parent(
     assert silo_of(new_model("Staff", Group, proxy=True)) is SiloMode.CONTROL
 
 
+def test_the_table_of_a_many_to_many_field_follows_the_model_that_has_the_field() -> None:
+    tag = new_model("Tag")
+    links = {"tags": models.ManyToManyField(tag, related_name="+")}
+    meta = type("Meta", (), {"app_label": "silo_limits", "apps": tag._meta.apps})
+    attrs = {"__module__": __name__, "Meta": meta, **links}
+    page = cell_silo_model(type("Page", (models.Model,), attrs))
+    assert silo_of(page.tags.through) is SiloMode.CELL  # type: ignore[attr-defined]
+
+
+def test_a_model_that_only_migrations_remember_has_no_limit() -> None:
+    assert silo_of(new_model("Forgotten")) is None
+
+
 def test_a_child_declared_for_another_silo_than_its_parent_is_an_error(silo_models: Any) -> None:
     tenant = silo_models.Tenant
     child = new_model("Strange", tenant, apps=tenant._meta.apps)

@@ -109,6 +109,13 @@ def test_an_operation_without_a_model_in_a_mixed_app_needs_a_hint(
     assert runs_on("silo_tests", silo=EVERY_SILO) == set(SILOS)
 
 
+def test_an_operation_without_a_model_follows_the_model_of_its_hints(
+    several: Configure, mixed_app: object, silo_models: Any
+) -> None:
+    assert runs_on("silo_tests", model_name="tenant") == {"cell_us", "cell_eu"}
+    assert runs_on("silo_tests", model=silo_models.Invoice) == {"control"}
+
+
 def test_a_hint_that_is_no_place_is_refused(several: Configure) -> None:
     with pytest.raises(SiloConfigurationError, match="silo='MONOLITH'.*is no place"):
         runs_on("silo_tests", silo="MONOLITH")
@@ -141,6 +148,18 @@ def test_a_deleted_model_is_told_by_the_app_config(
         runs_on("silo_tests", "gone")
     mixed_app.removed_models = {"Gone": SiloMode.CELL}
     assert runs_on("silo_tests", "gone") == {"cell_us", "cell_eu"}
+
+
+def test_a_deleted_model_of_contrib_lived_with_its_app(several: Configure) -> None:
+    assert runs_on("auth", "message") == {"control"}
+
+
+def test_a_deleted_model_may_still_have_a_limited_parent(
+    several: Configure, mixed_app: object, silo_models: Any
+) -> None:
+    meta = type("Meta", (), {"app_label": "silo_tests", "apps": silo_models.Tenant._meta.apps})
+    gone = type("GoneTenant", (silo_models.Tenant,), {"__module__": __name__, "Meta": meta})
+    assert runs_on("silo_tests", "gonetenant", model=gone) == {"cell_us", "cell_eu"}
 
 
 def test_a_deleted_model_of_an_app_of_one_silo_lived_there(

@@ -156,6 +156,18 @@ def test_entering_cells_without_a_name_keeps_the_current_cell(several: Configure
         assert entered == CurrentSilo(SiloMode.CELL, "eu")
 
 
+def test_entering_a_monolith_without_a_name_forgets_the_cell(several: Configure) -> None:
+    with assume_silo(SiloMode.CELL, cell="eu"), assume_silo(SiloMode.MONOLITH) as entered:
+        assert entered == CurrentSilo(SiloMode.MONOLITH, None)
+
+
+def test_entering_cells_without_a_name_takes_the_only_one(configure: Configure) -> None:
+    configure(CELLS=CELLS[:1], DATABASES={"control": "control", "cells": {"us": "cell_us"}})
+    assert get_current_silo().cell is None
+    with assume_silo(SiloMode.CELL) as entered:
+        assert entered == CurrentSilo(SiloMode.CELL, "us")
+
+
 def test_entering_cells_without_a_name_from_none_is_an_error(several: Configure) -> None:
     with (
         pytest.raises(UnknownCellError, match="No cell was given to assume_silo"),

@@ -72,7 +72,14 @@ def test_a_model_of_every_silo_is_kept_apart_in_each(tables: None, silo_models: 
         # A monolith keeps them with control, whichever cell is current.
         assert note.objects.get().name == "the control silo"
     with EU:
-        assert note.objects.get().name == "cell 'eu'"
+        in_eu = note.objects.get()
+    assert in_eu.name == "cell 'eu'"
+    # A row that was loaded says itself where it lives.
+    in_eu.name = "still in eu"
+    in_eu.save()
+    assert names_on("cell_eu", "silo_tests_note") == ["still in eu"]
+    with US, pytest.raises(AvailabilityError, match="'cell_eu'.*cell 'us' uses alias 'cell_us'"):
+        in_eu.save()
 
 
 @on_all_silos
