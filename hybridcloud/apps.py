@@ -1,0 +1,23 @@
+"""The Django app: every side effect of installing the framework is listed here."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class HybridCloudConfig(AppConfig):
+    """Freezes the registries, connects telemetry, and sets the kick up."""
+
+    name = "hybridcloud"
+    label = "hybridcloud"
+    verbose_name = "Hybrid cloud"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Run once, when all models are loaded."""
+        from hybridcloud.conf import settings  # noqa: PLC0415 - Django app registry
+        from hybridcloud.outbox import tasks  # noqa: PLC0415 - Django app registry
+        from hybridcloud.outbox.flush import kicker  # noqa: PLC0415 - Django app registry
+
+        settings()
+        kicker.fill(tasks.send_kick)

@@ -1,0 +1,151 @@
+"""Reads ``settings.HYBRIDCLOUD`` into one frozen, validated object: without it a typo in a key would be a silent default.
+
+The keys that say what a silo is (``SILO_MODE``, ``CELLS`` and so on) are read
+by ``silos``; they are known here so that they are not taken for typos.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+
+from hybridcloud.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+type FlushMode = Literal["sync", "kick", "cron"]
+
+_SILO_KEYS = frozenset(
+    {"SILO_MODE", "CELL", "CELLS", "CONTROL_ADDRESS", "DATABASES", "CELL_RESOLVER"}
+)
+_FLUSH_MODES = ("sync", "kick", "cron")
+
+
+def _default_outbox_models() -> Mapping[str, Sequence[str]]:
+    return {"CELL": ("hybridcloud.CellOutbox",), "CONTROL": ("hybridcloud.ControlOutbox",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The framework's settings; the key in ``HYBRIDCLOUD`` is the field's name in capitals.
+
+    Attributes:
+        flush: what happens after the commit of a change: ``sync`` drains in
+            the writer's process, ``kick`` wakes a drainer, ``cron`` waits for beat.
+        flush_wait: seconds that a sync flush waits for another drainer.
+        concurrency: drain tasks that a scheduler tick fans out.
+        lease: seconds that a drainer owns a shard without renewal.
+        handler_timeout: seconds after which a running handler loses its shard.
+        listen_database: alias of a direct connection for LISTEN; None: the silo's own.
+        rpc_secrets: shared secrets, the newest first: it signs, all verify. A
+            string, a list, or a callable that gives one of them.
+        rpc_timeout: seconds for connecting, and again for the answer.
+        rpc_clock_window: seconds by which a request's timestamp may be off.
+        rpc_max_bytes: largest accepted body, in bytes.
+        redis_url: where kicks are deduplicated and options are invalidated.
+        outbox_models: the outbox tables of each silo mode, ``app.Model`` names.
+        options: pinned runtime options, for tests and read-only deployments.
+        causation_limit: hops after which a causal chain is dead-lettered (rule 9).
+    """
+
+    flush: FlushMode = "sync"
+    flush_wait: float = 1.0
+    concurrency: int = 5
+    lease: float = 15.0
+    handler_timeout: float = 600.0
+    listen_database: str | None = None
+    rpc_secrets: str | Sequence[str] | Callable[[], str | Sequence[str]] = ()
+    rpc_timeout: float = 5.0
+    rpc_clock_window: float = 60.0
+    rpc_max_bytes: int = 4 * 1024 * 1024
+    redis_url: str | None = None
+    outbox_models: Mapping[str, Sequence[str]] = field(default_factory=_default_outbox_models)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    causation_limit: int = 16
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return the RPC secrets, the signing one first; empty when none is set."""
+        value = self.rpc_secrets() if callable(self.rpc_secrets) else self.rpc_secrets
+        return (value,) if isinstance(value, str) else tuple(value)
+
+    @property
+    def renew_every(self) -> float:
+        """Seconds between the renewals of the leases of handlers that run long."""
+        return self.lease / 5
+
+    @property
+    def renew_after(self) -> float:
+        """Seconds of a lease after which its drainer renews it between handlers."""
+        return self.lease / 3
+
+
+def settings() -> Settings:
+    """Return the settings in force.
+
+    Raises:
+        ConfigurationError: an unknown key, or a value of a wrong type or range.
+    """
+    return _read()
+
+
+@cache
+def _read() -> Settings:
+    raw = getattr(django_settings, "HYBRIDCLOUD", {})
+    if not isinstance(raw, dict):
+        raise ConfigurationError(
+            f"Wrong type of settings.HYBRIDCLOUD: {type(raw).__name__}. Make it a dict."
+        )
+    known = {f.name.upper() for f in fields(Settings)}
+    for key in raw:
+        if key not in known and key not in _SILO_KEYS:
+            near = difflib.get_close_matches(str(key), known | _SILO_KEYS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else " Remove it."
+            raise ConfigurationError(f"Unknown key {key!r} in settings.HYBRIDCLOUD.{hint}")
+    result = Settings(**{key.lower(): value for key, value in raw.items() if key in known})
+    _validate(result)
+    return result
+
+
+def _validate(conf: Settings) -> None:
+    if conf.flush not in _FLUSH_MODES:
+        near = difflib.get_close_matches(str(conf.flush), _FLUSH_MODES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" Use one of {', '.join(_FLUSH_MODES)}."
+        raise ConfigurationError(
+            f"Unknown value {conf.flush!r} of HYBRIDCLOUD['FLUSH'] in the settings.{hint}"
+        )
+    for name, least in (
+        ("flush_wait", 0),
+        ("concurrency", 1),
+        ("lease", 0.1),
+        ("handler_timeout", 0.1),
+        ("rpc_timeout", 0.01),
+        ("rpc_clock_window", 1),
+        ("rpc_max_bytes", 1),
+        ("causation_limit", 1),
+    ):
+        value = getattr(conf, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
+            raise ConfigurationError(
+                f"Wrong value {value!r} of HYBRIDCLOUD[{name.upper()!r}] in the settings. "
+                f"Give a number of at least {least}."
+            )
+    unknown = set(conf.outbox_models) - {"CELL", "CONTROL"}
+    if unknown:
+        raise ConfigurationError(
+            f"Unknown silo mode {sorted(unknown)[0]!r} in HYBRIDCLOUD['OUTBOX_MODELS'] in the "
+            f"settings. Use CELL and CONTROL."
+        )
+
+
+def _reset(*, setting: str, **_: object) -> None:
+    if setting == "HYBRIDCLOUD":
+        _read.cache_clear()
+
+
+setting_changed.connect(_reset, dispatch_uid="hybridcloud.conf")

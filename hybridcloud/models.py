@@ -1,0 +1,24 @@
+"""An index of the framework's concrete models: Django looks for models here and nowhere else."""
+
+from __future__ import annotations
+
+from hybridcloud.outbox.models import CellOutbox, ControlOutbox
+from hybridcloud.outbox.shards import (
+    CellFailure,
+    CellLease,
+    CellParked,
+    ControlFailure,
+    ControlLease,
+    ControlParked,
+)
+
+__all__ = [
+    "CellFailure",
+    "CellLease",
+    "CellOutbox",
+    "CellParked",
+    "ControlFailure",
+    "ControlLease",
+    "ControlOutbox",
+    "ControlParked",
+]

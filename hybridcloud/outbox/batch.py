@@ -1,0 +1,191 @@
+"""Gathers what a pass will tell the database: without it each message would cost a round trip of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from hybridcloud import hooks
+from hybridcloud.outbox.coalesce import CATEGORY, ID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hybridcloud.outbox.claim import Leases
+    from hybridcloud.outbox.coalesce import Message
+    from hybridcloud.outbox.statements import Engine, Key
+
+LONGEST_UNACKNOWLEDGED: Final = 0.25
+"""Seconds after which handled messages are acknowledged, however few: what a crash may repeat."""
+
+
+class Batch:
+    """Handled, parked and settled messages that the database does not know of yet.
+
+    Attributes:
+        read_at: when the pass read its messages, by the monotonic clock.
+        moved: messages that left the outbox so far, or failed.
+    """
+
+    def __init__(self, engine: Engine, leases: Leases, *, synchronous: bool) -> None:
+        self.read_at = monotonic()
+        self.moved = 0
+        self._engine = engine
+        self._leases = leases
+        self._synchronous = synchronous
+        self._since: float | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._ids: list[int] = []
+        self._parked_ids: list[int] = []
+        self._failure_ids: list[int] = []
+        self._parks: dict[tuple[str, float | None, str | None], list[Message]] = {}
+        self._calls: Counter[int] = Counter()
+        self._messages: Counter[int] = Counter()
+        self._retired: Counter[int] = Counter()
+        self._ages: list[tuple[int, float]] = []
+        self._since = None
+
+    def take(self, category: int, ids: Sequence[int], age: float, *, calls: int) -> None:
+        """Gather messages whose handler returned, or that a newer one supersedes."""
+        self._ids += ids
+        self.count(category, len(ids), age, calls=calls)
+
+    def count(self, category: int, messages: int, age: float, *, calls: int) -> None:
+        """Count messages that are acknowledged already."""
+        self._messages[category] += messages
+        if calls:
+            self._calls[category] += calls
+            self._ages.append((category, age))
+        if self._since is None:
+            self._since = monotonic()
+
+    def drop_retired(self, category: int, ids: Sequence[int]) -> None:
+        """Gather messages of a retired category, which nothing handles."""
+        self._ids += ids
+        self._retired[category] += len(ids)
+        if self._since is None:
+            self._since = monotonic()
+
+    def also_parked(self, ids: Iterable[int]) -> None:
+        """Remember that captured messages are in the parked table, or were when they were read."""
+        self._parked_ids += ids
+
+    def forget(self, failures: Iterable[tuple[int, int]]) -> None:
+        """Gather (id, level) of failures that are settled."""
+        self._failure_ids += [each for each, _ in failures]
+
+    def park(
+        self, message: Message, reason: str, *, delay: float | None = None, error: str | None = None
+    ) -> None:
+        """Gather a message that moves to the parked table."""
+        self._parks.setdefault((reason, delay, error or None), []).append(message)
+
+    def is_full(self, most: int) -> bool:
+        """Say whether it is time to acknowledge: enough messages, or long enough ago."""
+        return len(self._ids) >= most or (
+            self._since is not None and monotonic() - self._since > LONGEST_UNACKNOWLEDGED
+        )
+
+    def drop(self, key: Key) -> None:
+        """Let go of a shard that another drainer has taken; what was handled of it stays gathered."""
+        self._leases.lost.add(key)
+
+    def acknowledgement(self) -> tuple[list[str], dict[str, Any]]:
+        """Return the statements that acknowledge what is gathered, and their parameters."""
+        statements: list[str] = []
+        params: dict[str, Any] = {}
+        if self._ids:
+            statements.append(self._engine.sql("ack"))
+            params["ids"] = sorted(self._ids)
+        if self._parked_ids:
+            statements.append(self._engine.sql("ack_parked"))
+            params["parked_ids"] = sorted(self._parked_ids)
+        if self._failure_ids:
+            statements.append(self._engine.sql("forget_failures"))
+            params["failure_ids"] = sorted(set(self._failure_ids))
+        return statements, params
+
+    def flush(self, *, clear_mark: Key | None = None) -> None:
+        """Acknowledge now; for a suspect shard clear the mark in the same transaction."""
+        statements, params = self.acknowledgement()
+        if clear_mark is not None:
+            statements.append(self._engine.sql("mark"))
+            params |= {
+                "handling": None,
+                "token": self._leases.token,
+                **self._engine.keys([clear_mark]),
+            }
+        self._send(statements, params)
+
+    def finish(self, keys: Sequence[Key]) -> None:
+        """Acknowledge what is left and give the shards back, in one transaction."""
+        statements, params = self.acknowledgement()
+        releasing, more = self._leases.releasing(list(keys))
+        self._send([*statements, *releasing], {**params, **more})
+
+    def send_with(self, statements: Sequence[str], params: dict[str, Any]) -> None:
+        """Acknowledge together with other statements, durably: what records a failure (rule 2)."""
+        own, own_params = self.acknowledgement()
+        self._send([*own, *statements], {**own_params, **params}, relaxed=False)
+
+    def _send(
+        self, statements: Sequence[str], params: dict[str, Any], *, relaxed: bool = True
+    ) -> None:
+        self._move_parked()
+        if statements:
+            ids = sorted(self._ids)
+            for seam in hooks.active.before_ack:
+                seam(ids)
+            self._engine.run(statements, params, relaxed=relaxed)
+            for seam in hooks.active.after_ack:
+                seam(ids)
+        self._tell()
+        self._clear()
+
+    def _move_parked(self) -> None:
+        for (reason, delay, error), messages in self._parks.items():
+            self._engine.run(
+                [self._engine.sql("park")],
+                {
+                    "park_ids": [message[ID] for message in messages],
+                    "reason": reason,
+                    "delay": delay,
+                    "park_error": error,
+                },
+            )
+            self.moved += len(messages)
+            counts = Counter(message[CATEGORY] for message in messages)
+            hooks.tell(hooks.active.parked, hooks.Parked(self._engine.tables.label, reason, counts))
+        self._parks = {}
+
+    def _tell(self) -> None:
+        count = self._messages.total() + self._retired.total()
+        self.moved += count
+        if not count or not hooks.active.handled:
+            return
+        waited = monotonic() - self.read_at
+        lag: dict[int, hooks.Spread] = {}
+        for category, age in self._ages:
+            seconds = max(0.0, age + waited)
+            known = lag.get(category)
+            lag[category] = (
+                hooks.Spread(1, seconds, seconds)
+                if known is None
+                else hooks.Spread(
+                    known.count + 1, known.total + seconds, max(known.most, seconds)
+                )
+            )
+        hooks.tell(
+            hooks.active.handled,
+            hooks.Handled(
+                outbox=self._engine.tables.label,
+                synchronous=self._synchronous,
+                calls=dict(self._calls),
+                messages=dict(self._messages),
+                lag=lag,
+                retired=dict(self._retired),
+            ),
+        )

@@ -1,0 +1,275 @@
+"""One drainer per shard: without leases two drainers would run one shard's handlers at the same time (rules 6 to 8).
+
+A lease is a row with a token and a time. Its drainer renews it between
+handlers; while a handler runs long, a thread of the process does, on a
+connection of its own. Whatever a drainer does to its shards is fenced by the
+token.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from hybridcloud import hooks
+from hybridcloud.conf import settings
+from hybridcloud.outbox.statements import Engine, Key, key_text
+from hybridcloud.outbox.switches import Switches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LOG = logging.getLogger(__name__)
+FIRST: Key = (-1, 0)
+"""A cursor before all shards: (scope, identifier)."""
+
+
+def owner_name() -> str:
+    """Return how this process signs its leases, for people who read the table."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Leases:
+    """The shards that one pass of one drainer owns.
+
+    Attributes:
+        keys: the shards, in the order of their claim.
+        suspect: whether the last drainer of the (only) shard vanished.
+        handling: the message that it was handling then.
+        lost: shards that another drainer has taken since.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.token = secrets.randbits(62)
+        self.keys: list[Key] = []
+        self.suspect = False
+        self.handling: int | None = None
+        self.lost: set[Key] = set()
+        self.renewed_at = time.monotonic()
+        self.handler_since: float | None = None
+        self.handler_limit = 0.0
+        self._conf = settings()
+
+    def _params(self, **more: Any) -> dict[str, Any]:
+        self.renewed_at = time.monotonic()
+        return {
+            "owner": owner_name(),
+            "token": self.token,
+            "lease": self._conf.lease,
+            **more,
+        }
+
+    def _took(self, rows: Sequence[tuple[Any, ...]], *, suspect: bool) -> bool:
+        width = len(self.engine.tables.sharding_columns)
+        self.keys = sorted(row[:width] for row in rows)
+        self.suspect = suspect
+        self.handling = rows[0][width] if suspect and rows and len(rows[0]) > width else None
+        if self.keys:
+            for seam in hooks.active.after_claim:
+                seam(self.keys)
+        return bool(self.keys)
+
+    def claim_due(
+        self,
+        *,
+        after: Key,
+        most: int,
+        switches: Switches,
+        cell: str | None = None,
+        heed_backoff: bool = True,
+    ) -> bool:
+        """Claim up to ``most`` due shards from a cursor on; in control, of one target cell."""
+        params = due_params(switches, after=after, most=most, cell=cell, heed_backoff=heed_backoff)
+        return self._took(
+            self.engine.query("claim_due", self._params(**params)), suspect=False
+        )
+
+    def claim_known(self, keys: Sequence[Key], *, heed_backoff: bool = True) -> bool:
+        """Claim those of these shards that are free, not in backoff and not suspect."""
+        params = self._params(heed=heed_backoff, **self.engine.keys(keys))
+        return self._took(self.engine.query("claim_known", params), suspect=False)
+
+    def claim_suspect(
+        self, *, switches: Switches, only: Sequence[Key] | None = None, heed_backoff: bool = True
+    ) -> bool:
+        """Claim one shard that is to be drained alone: its drainer vanished, or its group crashed one (rule 8)."""
+        params = self._params(
+            heed=heed_backoff,
+            only=None if only is None else [key_text(key) for key in only],
+            off=[key_text(key) for key in switches.named_shards()],
+            off_scopes=list(switches.scopes),
+            off_cells=list(switches.cells),
+        )
+        for name in ("claim_suspect", "claim_crashed"):
+            if self._took(self.engine.query(name, params), suspect=True):
+                return True
+        return False
+
+    def owns(self, key: Key) -> bool:
+        """Say whether the shard is still this drainer's, renewing the lease when a third of it is gone.
+
+        Called before each handler: a worker that was stalled past its lease
+        handles nothing more of a shard that another has taken (rule 7).
+        """
+        if time.monotonic() - self.renewed_at > self._conf.renew_after:
+            self.renew()
+        return key not in self.lost
+
+    def renew(self) -> None:
+        """Renew all leases of the pass in one statement, and note those that it did not find."""
+        started = time.monotonic()
+        rows = self.engine.query("renew", {"tokens": [self.token], "lease": self._conf.lease})
+        self.found({row[1:] for row in rows}, started)
+
+    def found(self, keys: set[Key], at: float) -> None:
+        """Note which leases a renewal that began ``at`` found; the others are lost."""
+        lost = [key for key in self.keys if key not in keys and key not in self.lost]
+        self.lost.update(lost)
+        self.renewed_at = at
+        for seam in hooks.active.after_renew:
+            seam(len(lost))
+
+    def mark(self, key: Key, message_id: int) -> bool:
+        """Note, committed, what is about to be handled in a suspect shard; False if it is no longer ours."""
+        params = {"handling": message_id, "token": self.token, **self.engine.keys([key])}
+        return bool(self.engine.query("mark", params))
+
+    def releasing(self, keys: Sequence[Key]) -> tuple[list[str], dict[str, Any]]:
+        """Return the statement that gives shards back, to go with an acknowledgement, and its parameters."""
+        if not keys:
+            return [], {}
+        given = set(keys)
+        self.keys = [key for key in self.keys if key not in given]
+        return [self.engine.sql("release")], {"token": self.token, **self.engine.keys(keys)}
+
+    def release(self) -> None:
+        """Give all remaining shards back."""
+        statements, params = self.releasing(list(self.keys))
+        if statements:
+            self.engine.run(statements, params, relaxed=True)
+
+    def watched(self) -> _Watch:
+        """Let the process's keeper renew these leases while a handler runs long, inside the block."""
+        return _Watch(self)
+
+
+def due_params(
+    switches: Switches,
+    *,
+    after: Key,
+    most: int,
+    cell: str | None,
+    heed_backoff: bool = True,
+) -> dict[str, Any]:
+    """Return the parameters of the due-shards scan."""
+    off = switches.shards_of(cell)
+    return {
+        "scope": after[0],
+        "identifier": after[1],
+        "most": most,
+        "cell": cell,
+        "heed": heed_backoff,
+        "off_scopes": list(switches.scopes_of(cell)),
+        "off_shard_scopes": [scope for scope, _ in off],
+        "off_shards": [identifier for _, identifier in off],
+    }
+
+
+class _Watch:
+    """The time during which a pass is known to the keeper."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._on = not leases.engine.in_testcase
+
+    def __enter__(self) -> None:
+        if self._on:
+            _keeper().add(self._leases)
+
+    def __exit__(self, *_: object) -> None:
+        if self._on:
+            _keeper().discard(self._leases)
+
+
+class Keeper:
+    """Renews leases of handlers that run long: one daemon thread per process, on its own connection.
+
+    A handler that runs longer than its ``HANDLER_TIMEOUT`` is renewed no more:
+    a hung handler loses its shard.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._passes: set[Leases] = set()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, leases: Leases) -> None:
+        """Watch a pass."""
+        with self._lock:
+            self._passes.add(leases)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._run, name="hybridcloud-lease-keeper", daemon=True
+                )
+                self._thread.start()
+        self._wake.set()
+
+    def discard(self, leases: Leases) -> None:
+        """Watch a pass no longer."""
+        with self._lock:
+            self._passes.discard(leases)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._watching():
+                time.sleep(settings().renew_every)
+                try:
+                    self._renew_long_running()
+                except (DatabaseError, InterfaceError):
+                    _LOG.exception("Leases not renewed; the next try is in a moment")
+                    connections.close_all()
+            connections.close_all()
+
+    def _watching(self) -> bool:
+        with self._lock:
+            return bool(self._passes)
+
+    def _renew_long_running(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            passes = list(self._passes)
+        due: dict[tuple[type, str], list[Leases]] = {}
+        for leases in passes:
+            since = leases.handler_since
+            if since is not None and settings().renew_every <= now - since < leases.handler_limit:
+                due.setdefault((leases.engine.outbox, leases.engine.alias), []).append(leases)
+        for (outbox, alias), group in due.items():
+            engine = Engine(outbox, alias)
+            params = {"tokens": [leases.token for leases in group], "lease": settings().lease}
+            found: dict[int, set[Key]] = {}
+            for token, *key in engine.query("renew", params):
+                found.setdefault(token, set()).add(tuple(key))
+            for leases in group:
+                leases.found(found.get(leases.token, set()), now)
+
+
+_the_keeper: Keeper | None = None
+
+
+def _keeper() -> Keeper:
+    global _the_keeper  # noqa: PLW0603 - one per process, made anew after a fork
+    if _the_keeper is None or _the_keeper.pid != os.getpid():
+        _the_keeper = Keeper()
+    return _the_keeper

@@ -1,0 +1,75 @@
+"""Turns a shard's messages into groups: without it each message would cost a handler call of its own.
+
+Pure: no database, no clock. A message is a row as the fetch gives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+type Message = tuple[
+    int, int, int, int, str | None, datetime, datetime, str | None, float, bool
+]
+"""n of the shard, id, category, object, payload, scheduled_for, date_added, headers, age in s, flagged."""
+
+N: Final = 0
+ID: Final = 1
+CATEGORY: Final = 2
+OBJECT: Final = 3
+PAYLOAD: Final = 4
+SCHEDULED_FOR: Final = 5
+DATE_ADDED: Final = 6
+HEADERS: Final = 7
+AGE: Final = 8
+FLAGGED: Final = 9
+
+
+class Group(NamedTuple):
+    """Messages that one handler call is for.
+
+    Attributes:
+        newest: the message that the handler is called with.
+        ids: all captured messages, ``newest`` among them, ascending.
+        age: seconds since the oldest of them was due, when they were read.
+    """
+
+    newest: Message
+    ids: list[int]
+    age: float
+
+
+def group_messages(messages: Iterable[Message], *, coalesce: bool) -> list[Group]:
+    """Group one shard's messages.
+
+    Args:
+        messages: in any order.
+        coalesce: whether messages of one (category, object) are one group, of
+            which the newest is handled; else each is a group of its own.
+
+    Returns:
+        The groups in the order of their oldest message, so that a parent that
+        was created before its child is handled before it.
+    """
+    ordered = sorted(messages, key=_by_id)
+    if not coalesce:
+        return [Group(message, [message[ID]], message[AGE]) for message in ordered]
+    ids: dict[tuple[int, int], list[int]] = {}
+    first: dict[tuple[int, int], Message] = {}
+    newest: dict[tuple[int, int], Message] = {}
+    for message in ordered:
+        key = (message[CATEGORY], message[OBJECT])
+        if key in ids:
+            ids[key].append(message[ID])
+        else:
+            ids[key] = [message[ID]]
+            first[key] = message
+        newest[key] = message
+    return [Group(newest[key], captured, first[key][AGE]) for key, captured in ids.items()]
+
+
+def _by_id(message: Message) -> int:
+    return message[ID]

@@ -1,0 +1,268 @@
+"""Drains outbox tables: without it committed messages would wait for ever.
+
+A drainer claims due shards, pass by pass, until nothing is due or its time
+budget is spent. It never runs inside a transaction.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Final
+
+from django.db import DatabaseError, router
+
+from hybridcloud import hooks
+from hybridcloud.conf import settings
+from hybridcloud.errors import OutboxDatabaseError
+from hybridcloud.outbox import switches as kill_switches
+from hybridcloud.outbox.claim import FIRST, Leases
+from hybridcloud.outbox.parked import bring_back
+from hybridcloud.outbox.passes import Pass, read_all
+from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
+from silos import SiloMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.switches import Switches
+
+SHARDS_PER_PASS: Final = 256
+BUDGET: Final = 30.0
+"""Seconds after which a drain task starts no further pass."""
+_FIRST_POLL: Final = 0.002
+_LONGEST_POLL: Final = 0.05
+
+
+class Drainer:
+    """Drains one outbox table on one database.
+
+    Args:
+        outbox: the outbox model.
+        alias: the database.
+        heed_backoff: leave alone what waits for its next try.
+        raise_failures: raise the first failure, after it was recorded.
+    """
+
+    def __init__(
+        self,
+        outbox: type[OutboxBase],
+        alias: str,
+        *,
+        heed_backoff: bool = True,
+        raise_failures: bool = False,
+    ) -> None:
+        self.engine = Engine(outbox, alias)
+        self._heed_backoff = heed_backoff
+        self._raise_failures = raise_failures
+
+    def sweep(
+        self, *, budget: float = BUDGET, after: Key = FIRST, most: int = SHARDS_PER_PASS
+    ) -> int:
+        """Drain due shards, from a cursor on and round, until nothing is due or time is up.
+
+        Args:
+            budget: seconds after which no further pass begins.
+            after: the (scope, identifier) to begin behind, so that several
+                drainers begin at several places.
+            most: shards that one pass claims.
+
+        Returns:
+            How many messages left the outbox, or were tried and failed.
+        """
+        self.engine.refuse_transaction("a drain")
+        deadline = monotonic() + budget
+        total = 0
+        cursors: dict[str | None, Key] = {}
+        progress = True
+        while progress and monotonic() < deadline:
+            progress = False
+            for leases in self._suspects(deadline):
+                moved = self._run(leases)
+                total += moved
+                progress = progress or moved > 0
+            for cell in self._targets():
+                cursor = cursors.get(cell, after)
+                leases = Leases(self.engine)
+                claimed = leases.claim_due(
+                    after=cursor,
+                    most=most,
+                    switches=kill_switches.current(),
+                    cell=cell,
+                    heed_backoff=self._heed_backoff,
+                )
+                if claimed:
+                    last, full = leases.keys[-1][-2:], len(leases.keys) == most
+                    moved = self._run(leases)
+                    total += moved
+                    cursors[cell] = last if full else FIRST
+                    progress = progress or moved > 0 or full
+                elif cursor != FIRST:
+                    cursors[cell] = FIRST
+                    progress = True
+                if monotonic() > deadline:
+                    break
+            if not progress and self._heed_backoff:
+                progress = bool(bring_back(self.engine, kill_switches.current()))
+        return total
+
+    def once(self) -> int:
+        """Drain each shard that has messages once; in what order is not said."""
+        self.engine.refuse_transaction("a drain")
+        total = sum(self._run(leases) for leases in self._suspects(monotonic() + BUDGET))
+        for cell in self._targets():
+            cursor: Key | None = FIRST
+            while cursor is not None:
+                leases = Leases(self.engine)
+                claimed = leases.claim_due(
+                    after=cursor,
+                    most=SHARDS_PER_PASS,
+                    switches=kill_switches.current(),
+                    cell=cell,
+                    heed_backoff=self._heed_backoff,
+                )
+                full = claimed and len(leases.keys) == SHARDS_PER_PASS
+                cursor = leases.keys[-1][-2:] if full else None
+                if claimed:
+                    total += self._run(leases)
+        return total
+
+    def _run(self, leases: Leases) -> int:
+        return Pass(
+            self.engine,
+            leases,
+            kill_switches.current(),
+            raise_failures=self._raise_failures,
+            heed_backoff=self._heed_backoff,
+        ).run()
+
+    def _suspects(self, deadline: float) -> Iterator[Leases]:
+        """Claim, one after another, shards that must be drained alone (rule 8)."""
+        seen: set[Key] = set()
+        while monotonic() < deadline:
+            leases = Leases(self.engine)
+            switches = kill_switches.current()
+            if switches.everything or not leases.claim_suspect(
+                switches=switches, heed_backoff=self._heed_backoff
+            ):
+                return
+            again = leases.keys[0] in seen
+            seen.add(leases.keys[0])
+            yield leases
+            if again:
+                return
+
+    def _targets(self) -> list[str | None]:
+        """Return the target cells to visit; None stands for all of a cell's own table."""
+        switches = kill_switches.current()
+        if switches.everything:
+            return []
+        if self.engine.outbox.silo_mode is not SiloMode.CONTROL:
+            return [None]
+        cells = chain.from_iterable(self.engine.query("cells", {}))
+        return [cell for cell in cells if not kill_switches.is_cell_stopped(switches, cell)]
+
+
+def drain_outbox(
+    outbox: type[OutboxBase],
+    *,
+    alias: str,
+    ignore_backoff: bool = False,
+    include_delayed: bool = False,
+    raise_failures: bool = False,
+) -> int:
+    """Drain each shard of an outbox table once; for tests and for upgrades.
+
+    Args:
+        outbox: the outbox model.
+        alias: the database.
+        ignore_backoff: also what waits for its next try.
+        include_delayed: also what is delayed and not due.
+        raise_failures: raise the first failure, after it was recorded.
+
+    Returns:
+        How many messages left the outbox or failed; 0: nothing may run.
+
+    Raises:
+        OutboxFlushError: a handler failed and ``raise_failures`` is set.
+    """
+    drainer = Drainer(
+        outbox, alias, heed_backoff=not ignore_backoff, raise_failures=raise_failures
+    )
+    bring_back(
+        drainer.engine,
+        kill_switches.current(),
+        heed_backoff=not ignore_backoff,
+        include_delayed=include_delayed,
+    )
+    return drainer.once()
+
+
+def drain_shard(message: OutboxBase, *, flush_all: bool) -> None:
+    """Drain the shard of a message; see `OutboxBase.drain_shard`."""
+    outbox, key = type(message), message.shard_key()
+    alias = message._state.db or router.db_for_write(outbox)
+    engine = Engine(outbox, alias)
+    engine.refuse_transaction(f"a drain of shard {key}")
+    try:
+        _drain_known(engine, key, flush_all=flush_all, leases=message.claimed)
+    except DatabaseError as exc:
+        if isinstance(exc, OutboxDatabaseError):
+            raise
+        raise OutboxDatabaseError(
+            f"{type(exc).__name__}: {exc} - in the engine's own SQL while shard {key} of "
+            f"{engine.tables.label} was drained on {alias!r}. Its messages are kept."
+        ) from exc
+
+
+def _drain_known(
+    engine: Engine, key: Key, *, flush_all: bool, leases: Leases | None = None
+) -> None:
+    deadline = monotonic() + BUDGET
+    bound = NO_BOUND
+    if not flush_all:
+        bound = engine.query("newest", engine.keys([key]))[0][0] or 0
+    while monotonic() < deadline:
+        switches = kill_switches.current()
+        if is_off(engine, switches, key):
+            return
+        leases = leases or claim_one(engine, key, switches)
+        if leases is None:
+            return
+        run = Pass(
+            engine,
+            leases,
+            switches,
+            read=read_all(bound),
+            raise_failures=True,
+            heed_backoff=False,
+        )
+        leases = None
+        if not run.run():
+            return
+
+
+def is_off(engine: Engine, switches: Switches, key: Key) -> bool:
+    """Say whether a switch or a breaker stops the whole shard."""
+    cell = key[0] if engine.outbox.silo_mode is SiloMode.CONTROL else None
+    stopped_cell = cell is not None and kill_switches.is_cell_stopped(switches, cell)
+    return stopped_cell or switches.stops_shard(key[-2], key[-1], cell)
+
+
+def claim_one(engine: Engine, key: Key, switches: Switches) -> Leases | None:
+    """Claim one shard, whatever its backoff; wait at most ``FLUSH_WAIT`` for another drainer."""
+    deadline = monotonic() + settings().flush_wait
+    pause = _FIRST_POLL
+    while True:
+        leases = Leases(engine)
+        if leases.claim_known([key], heed_backoff=False) or leases.claim_suspect(
+            switches=switches, only=[key], heed_backoff=False
+        ):
+            return leases
+        if monotonic() + pause > deadline or engine.in_testcase:
+            return None
+        for seam in hooks.active.before_wait:
+            seam()
+        sleep(pause)
+        pause = min(pause * 1.7, _LONGEST_POLL)

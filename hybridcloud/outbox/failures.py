@@ -1,0 +1,233 @@
+"""What failed and when it is tried again: without it a failing handler would be called at every tick (rules 4 and 8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybridcloud import hooks
+from hybridcloud.errors import OutboxFlushError
+from hybridcloud.outbox.category import OnFailure, category_name, scope_name
+from hybridcloud.outbox.coalesce import CATEGORY, ID, OBJECT
+from hybridcloud.outbox.handling import error_text
+from hybridcloud.outbox.statements import key_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hybridcloud.outbox.category import Policy
+    from hybridcloud.outbox.coalesce import Group
+    from hybridcloud.outbox.passes import Pass, Shard
+
+_LEVELS = {OnFailure.BLOCK_SHARD: 0, OnFailure.BLOCK_CATEGORY: 1, OnFailure.BLOCK_OBJECT: 2}
+_SHARD, _CATEGORY, _OBJECT = range(3)
+
+
+class Failures:
+    """The recorded failures of one shard.
+
+    Args:
+        rows: (id, level, category, object, message id, attempts, crashed, waiting).
+    """
+
+    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        self._rows = list(rows)
+        self._waiting: set[tuple[int, ...]] = set()
+        for _, level, category, object_identifier, *_, waiting in rows:
+            if waiting:
+                self.hold(level, category, object_identifier)
+
+    def hold(self, level: int, category: int, object_identifier: int) -> None:
+        """Let the category, or the object, wait from now on."""
+        if level == _CATEGORY:
+            self._waiting.add((category,))
+        elif level == _OBJECT:
+            self._waiting.add((category, object_identifier))
+
+    def waits_for(self, category: int, object_identifier: int) -> bool:
+        """Say whether a message waits for something else's, or its own, next try."""
+        return bool(self._waiting) and (
+            (category,) in self._waiting or (category, object_identifier) in self._waiting
+        )
+
+    def crash_is_due(self, *, heed: bool) -> bool:
+        """Say whether a group that crashed its worker may be tried again."""
+        return any(crashed and not (heed and waiting) for *_, crashed, waiting in self._rows)
+
+    def attempts(self, category: int, object_identifier: int, message_id: int, policy: Policy) -> int:
+        """Return how often this has failed so far; something else's failures don't count."""
+        return max(
+            (
+                row[5]
+                for row in self._rows
+                if _is_of(row, category, object_identifier, message_id, coalesce=policy.coalesce)
+            ),
+            default=0,
+        )
+
+    def settled_by(
+        self, category: int, object_identifier: int, message_id: int, *, coalesce: bool
+    ) -> list[tuple[int, int]]:
+        """Return (id, level) of the failures that a success of this message settles."""
+        if not self._rows:
+            return []
+        return [
+            (row[0], row[1])
+            for row in self._rows
+            if _is_of(row, category, object_identifier, message_id, coalesce=coalesce)
+        ]
+
+    def of_the_shard(self) -> list[tuple[int, int]]:
+        """Return (id, level) of the failures at shard level: settled when the shard drains cleanly."""
+        return [(row[0], row[1]) for row in self._rows if row[1] == _SHARD]
+
+
+def _is_of(
+    row: tuple[Any, ...],
+    category: int,
+    object_identifier: int,
+    message_id: int,
+    *,
+    coalesce: bool,
+) -> bool:
+    same_key = row[2] == category and row[3] == object_identifier
+    return same_key and (coalesce or row[4] == message_id)
+
+
+def record_crash(run: Pass, shard: Shard, group: Group) -> bool:
+    """Record that a worker was lost while it handled this group; say whether the shard goes on."""
+    error = WorkerLostError(
+        f"Worker lost while it handled {_describe(shard, group)}: its lease expired. "
+        f"Look for an out-of-memory kill, a crash or a handler beyond its HANDLER_TIMEOUT."
+    )
+    return record_failure(run, shard, group, error, crashed=True)
+
+
+class WorkerLostError(Exception):
+    """The worker vanished, or was stalled past its lease, while a handler ran."""
+
+
+def record_failure(
+    run: Pass,
+    shard: Shard,
+    group: Group,
+    error: BaseException,
+    *,
+    crashed: bool = False,
+    dead: bool = False,
+) -> bool:
+    """Record a failure by the scope's policy, durably, with what was handled before it.
+
+    Returns:
+        Whether the shard goes on: not when it waits as a whole.
+
+    Raises:
+        OutboxFlushError: where the caller of the drain wants to be told.
+    """
+    engine, policy, message = run.engine, shard.policy, group.newest
+    if not run.leases.owns(shard.key):
+        run.batch.drop(shard.key)
+        return False
+    category, object_identifier, message_id = message[CATEGORY], message[OBJECT], message[ID]
+    what = (category, object_identifier, message_id)
+    attempts = shard.failures.attempts(*what, policy) + 1
+    level = _LEVELS[policy.on_failure]
+    dead = dead or (policy.max_attempts is not None and attempts >= policy.max_attempts)
+    older = [each for each in run.captured(shard, group) if each != message_id]
+    if older:
+        # A poisoned object costs one row: only the newest is tried again.
+        run.take(shard, group, older, calls=0)
+    statements: list[str] = []
+    params: dict[str, Any] = {**engine.keys([shard.key]), "token": run.leases.token}
+    if dead:
+        run.batch.forget(shard.failures.settled_by(*what, coalesce=policy.coalesce))
+        run.freed_by(shard, category, object_identifier, message_id)
+    else:
+        columns = (*engine.tables.sharding_columns, "category", "object_identifier")
+        conflict = ", ".join(columns[: len(engine.tables.sharding_columns) + level])
+        statements.append(engine.sql("record_failure", conflict=conflict, level=str(level)))
+        params |= {
+            "level": level,
+            "category": category,
+            "object": object_identifier,
+            "message_id": message_id,
+            "attempts": attempts,
+            "crashed": crashed,
+            "error": f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
+            "traceback": error_text(error),
+        }
+    if dead or level != _SHARD:
+        statements.append(engine.sql("park"))
+        params |= {
+            "park_ids": [message_id],
+            "reason": "dead" if dead else "held",
+            "delay": None,
+            "park_error": error_text(error) if dead else None,
+        }
+    waits = not dead and level == _SHARD
+    if waits:
+        releasing, more = run.leases.releasing([shard.key])
+        statements += releasing
+        params |= more
+    elif run.leases.suspect:
+        statements.append(engine.sql("mark"))
+        params["handling"] = None
+    run.batch.send_with(statements, params)
+    run.moved += 1
+    if not dead:
+        shard.failures.hold(level, category, object_identifier)
+        shard.held.add((category, object_identifier))
+    _tell(run, shard, group, error, attempts=attempts, crashed=crashed, dead=dead)
+    return not waits
+
+
+def tell_lost(run: Pass, shard: Shard, group: Group, error: BaseException) -> None:
+    """Tell of a message of an at-most-once scope that failed: it is a dead letter already."""
+    run.moved += 1
+    _tell(run, shard, group, error, attempts=1, crashed=False, dead=True)
+
+
+def _tell(
+    run: Pass,
+    shard: Shard,
+    group: Group,
+    error: BaseException,
+    *,
+    attempts: int,
+    crashed: bool,
+    dead: bool,
+) -> None:
+    message = group.newest
+    fact = hooks.Failed(
+        outbox=run.engine.tables.label,
+        shard=shard.key,
+        scope=shard.scope_number,
+        category=message[CATEGORY],
+        object_identifier=message[OBJECT],
+        message_id=message[ID],
+        attempts=attempts,
+        crashed=crashed,
+        dead=dead,
+        error=error,
+        synchronous=run.synchronous,
+    )
+    hooks.tell(hooks.active.failed, fact)
+    if run.raise_failures:
+        raise flush_error(run, shard, group, error) from error
+
+
+def _describe(shard: Shard, group: Group) -> str:
+    message = group.newest
+    return (
+        f"message {message[ID]} ({category_name(message[CATEGORY])}, object {message[OBJECT]}) "
+        f"of shard {scope_name(shard.scope_number)} {key_text(shard.key)}"
+    )
+
+
+def flush_error(run: Pass, shard: Shard, group: Group, error: BaseException) -> OutboxFlushError:
+    """Make the error that a drain raises: the handler's own words first."""
+    return OutboxFlushError(
+        f"{type(error).__name__}: {error} - while handling {_describe(shard, group)} "
+        f"of {run.engine.tables.label}. Fix the handler; the message is kept.",
+        outbox=run.as_instance(shard, group.newest),
+        cause=error,
+    )

@@ -1,0 +1,205 @@
+"""What happens to messages after their commit: without it every change would wait for the next beat (ENGINE 5).
+
+A sync flush handles the groups of its own messages, not the backlog of others,
+and never turns a saved change into an error for its caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import DatabaseError
+
+from hybridcloud import hooks
+from hybridcloud.causation import is_inside
+from hybridcloud.conf import settings
+from hybridcloud.errors import OutboxError
+from hybridcloud.outbox import switches as kill_switches
+from hybridcloud.outbox.category import find_scope
+from hybridcloud.outbox.claim import Leases
+from hybridcloud.outbox.drain import is_off
+from hybridcloud.outbox.handling import policy_of
+from hybridcloud.outbox.passes import Pass
+from hybridcloud.outbox.statements import Engine, Key
+from hybridcloud.registry import Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hybridcloud.conf import FlushMode
+    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.passes import Reader
+    from hybridcloud.outbox.switches import Switches
+    from hybridcloud.outbox.written import Written, WrittenRow
+
+_LOG = logging.getLogger(__name__)
+MOST_AT_ONCE: Final = 1000
+"""A commit that wrote more messages than this wakes a drainer instead of handling them itself."""
+MOST_AHEAD: Final = 100
+"""In scopes that do not coalesce: a flush kicks when more than so many messages are before its own."""
+_FIRST_POLL: Final = 0.002
+_LONGEST_POLL: Final = 0.05
+_GROWTH: Final = 1.7
+
+
+def _no_kick(outbox: type[OutboxBase], alias: str) -> None:
+    _LOG.debug("No kick for %s on %s: no task queue is set up", outbox._meta.label, alias)
+
+
+kicker: Slot[[type[OutboxBase], str], None] = Slot("what wakes a drainer", _no_kick)
+_raise_failures: ContextVar[bool] = ContextVar("hybridcloud_flush_raises", default=False)
+
+
+@contextmanager
+def raising_failures() -> Iterator[None]:
+    """Let sync flushes raise what they would capture, inside the block; for tests."""
+    token = _raise_failures.set(True)
+    try:
+        yield
+    finally:
+        _raise_failures.reset(token)
+
+
+def kick(outbox: type[OutboxBase], alias: str) -> None:
+    """Wake a drainer for an outbox table; never raises, since the next beat is the net below."""
+    if Engine(outbox, alias).in_testcase:
+        return
+    try:
+        kicker(outbox, alias)
+    except Exception as exc:  # noqa: BLE001 - the edge of the process: a broker may fail in any way
+        hooks.tell(hooks.active.captured, hooks.Captured(exc, "kick", {"outbox": outbox._meta.label}))
+        _LOG.warning("No kick for %s: %s", outbox._meta.label, exc)
+
+
+def flush_written(written: Written, mode: FlushMode) -> None:
+    """Do with committed messages what their flush mode says.
+
+    Called once per commit, outbox table and database. A failure is captured,
+    the shard backs off, and the beat takes over.
+
+    Raises:
+        OutboxFlushError: a handler failed, inside `raising_failures` only.
+    """
+    if mode == "cron" or not written.rows:
+        return
+    if mode == "kick" or is_inside() or len(written.rows) > MOST_AT_ONCE:
+        kick(written.outbox, written.alias)
+        return
+    try:
+        _Flush(written).run()
+    except (DatabaseError, OutboxError) as exc:
+        if _raise_failures.get():
+            raise
+        tags = {"outbox": written.outbox._meta.label}
+        hooks.tell(hooks.active.captured, hooks.Captured(exc, "flush", tags))
+        _LOG.exception("Flush of %s failed; the beat takes over", written.outbox._meta.label)
+
+
+class _Flush:
+    """The flush of one commit's messages of one outbox table."""
+
+    def __init__(self, written: Written) -> None:
+        self._engine = Engine(written.outbox, written.alias)
+        self._own: dict[Key, list[WrittenRow]] = {}
+        for row in written.rows:
+            self._own.setdefault(tuple(row.shard), []).append(row)
+        self._switches: Switches = kill_switches.current()
+        self._kick = False
+
+    def run(self) -> None:
+        self._engine.refuse_transaction("a flush")
+        waiting: list[Key] = []
+        coalescing: list[Key] = []
+        for key in sorted(self._own):
+            if is_off(self._engine, self._switches, key):
+                continue
+            if policy_of(find_scope(key[-2])).coalesce:
+                coalescing.append(key)
+            else:
+                waiting += self._claim_and_drain([key])
+        if coalescing:
+            waiting += self._claim_and_drain(coalescing)
+        deadline = monotonic() + settings().flush_wait
+        for key in waiting:
+            self._wait(key, deadline)
+        if self._kick:
+            kick(self._engine.outbox, self._engine.alias)
+
+    def _claim_and_drain(self, keys: Sequence[Key]) -> list[Key]:
+        """Drain what can be claimed at once; return the shards that could not."""
+        leases = Leases(self._engine)
+        if leases.claim_known(keys):
+            taken = set(leases.keys)
+            self._drain(leases)
+            return [key for key in keys if key not in taken]
+        return list(keys)
+
+    def _drain(self, leases: Leases) -> None:
+        keys = list(leases.keys)
+        ordered = len(keys) == 1 and not policy_of(find_scope(keys[0][-2])).coalesce
+        run = Pass(
+            self._engine,
+            leases,
+            self._switches,
+            read=self._read_from_head(keys[0]) if ordered else self._read_own_groups(),
+            synchronous=True,
+            raise_failures=_raise_failures.get(),
+        )
+        if ordered and self._is_far_behind(keys[0]):
+            leases.release()
+            self._kick = True
+            return
+        run.run()
+        self._kick = self._kick or bool(run.freed)
+
+    def _read_own_groups(self) -> Reader:
+        def statement(keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
+            groups = {(row.category, row.object_identifier) for key in keys for row in self._own[key]}
+            params = {
+                "categories": [category for category, _ in groups],
+                "objects": [each for _, each in groups],
+                "most": 10 * MOST_AT_ONCE,
+            }
+            return "fetch_own", params
+
+        return statement
+
+    def _read_from_head(self, key: Key) -> Reader:
+        own = self._own[key]
+
+        def statement(_: Sequence[Key]) -> tuple[str, dict[str, Any]]:
+            newest = max(row.id for row in own)
+            return "fetch", {"bound": newest, "most": len(own) + MOST_AHEAD}
+
+        return statement
+
+    def _is_far_behind(self, key: Key) -> bool:
+        first = min(row.id for row in self._own[key])
+        params = {"first": first, "most": MOST_AHEAD + 1, **self._engine.keys([key])}
+        return int(self._engine.query("ahead", params)[0][0]) > MOST_AHEAD
+
+    def _wait(self, key: Key, deadline: float) -> None:
+        """Wait for the drainer that has the shard; return as soon as one's own messages are gone."""
+        ids = [row.id for row in self._own[key]]
+        pause = _FIRST_POLL
+        while True:
+            left, blocked = self._engine.query(
+                "own_left", {"ids": ids, **self._engine.keys([key])}
+            )[0]
+            if not left or blocked:
+                return
+            leases = Leases(self._engine)
+            if leases.claim_known([key]):
+                self._drain(leases)
+                return
+            if monotonic() + pause > deadline:
+                self._kick = True
+                return
+            for seam in hooks.active.before_wait:
+                seam()
+            sleep(pause)
+            pause = min(pause * _GROWTH, _LONGEST_POLL)

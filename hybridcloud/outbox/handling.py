@@ -1,0 +1,207 @@
+"""Calls handlers: without it a message would be read and nobody told.
+
+Three ways, by the scope's policy: plainly, inside a transaction with the
+acknowledgement (atomic scopes), or after it (at-most-once scopes).
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from contextlib import AbstractContextManager, nullcontext
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import transaction
+
+from hybridcloud import causation, hooks
+from hybridcloud.conf import settings
+from hybridcloud.errors import OutboxRecursionLimitError
+from hybridcloud.outbox.category import Policy, category_name, find_category
+from hybridcloud.outbox.coalesce import (
+    CATEGORY,
+    DATE_ADDED,
+    HEADERS,
+    ID,
+    OBJECT,
+    PAYLOAD,
+    SCHEDULED_FOR,
+)
+from hybridcloud.outbox.signals import process_cell_outbox, process_control_outbox
+from silos import SiloMode, assume_silo
+from silos.cells import all_cells
+from silos.mode import get_current_silo
+from silos.router import silo_aliases
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django.dispatch import Signal
+
+    from hybridcloud.outbox.category import OutboxScope
+    from hybridcloud.outbox.coalesce import Group, Message
+    from hybridcloud.outbox.passes import Pass, Shard
+    from hybridcloud.outbox.statements import Engine
+
+NOT_FINISHED: Final = "started, not finished"
+_DEFAULT_POLICY: Final = Policy()
+
+
+def policy_of(scope: OutboxScope | None) -> Policy:
+    """Return the policy of a scope; of one that the running code does not know, the default."""
+    return _DEFAULT_POLICY if scope is None else scope.policy
+
+
+def signal_of(engine: Engine) -> Signal:
+    """Return the signal by which an outbox table's messages are handed out."""
+    is_control = engine.outbox.silo_mode is SiloMode.CONTROL
+    return process_control_outbox if is_control else process_cell_outbox
+
+
+def has_receiver(engine: Engine, category: int) -> bool:
+    """Say whether the running code knows the category and listens to it (rule 3)."""
+    member = find_category(category)
+    return member is not None and signal_of(engine).has_listeners(member)
+
+
+def own_silo(engine: Engine) -> AbstractContextManager[object]:
+    """Enter the silo, and cell, of the outbox table: where its handlers run."""
+    mode = engine.outbox.silo_mode
+    if mode is SiloMode.CONTROL:
+        return assume_silo(SiloMode.CONTROL)
+    _, cell = silo_aliases().get(engine.alias, (mode, None))
+    cell = cell or get_current_silo().cell or all_cells()[0].name
+    return assume_silo(SiloMode.CELL, cell=cell)
+
+
+def _causation(engine: Engine, message: Message) -> causation.Causation:
+    name = category_name(message[CATEGORY])
+    if message[HEADERS] is None:
+        return causation.Causation(f"{engine.tables.label}:{message[ID]}", 1, (name,))
+    return causation.from_headers(json.loads(message[HEADERS])).followed_by(name)
+
+
+def too_deep(message: Message) -> OutboxRecursionLimitError | None:
+    """Return the error for a message at the end of too long a causal chain, else None (rule 9)."""
+    if message[HEADERS] is None:
+        return None
+    chain = causation.from_headers(json.loads(message[HEADERS]))
+    limit = settings().causation_limit
+    if chain.depth < limit:
+        return None
+    return OutboxRecursionLimitError(
+        f"Causal chain of {chain.depth} handlers, at most {limit} are allowed: "
+        f"{' > '.join((*chain.chain, category_name(message[CATEGORY])))}. Break the loop: a handler "
+        f"must not write what makes its own message again.",
+        chain=chain.chain,
+    )
+
+
+def call(run: Pass, shard: Shard, message: Message) -> None:
+    """Call the receivers of a message; whatever they raise comes through.
+
+    No transaction of the engine is open, but a savepoint inside a test case,
+    whose transaction a handler's database error would end.
+    """
+    engine, leases = run.engine, run.leases
+    category = find_category(message[CATEGORY])
+    arguments: dict[str, Any] = {
+        "payload": None if message[PAYLOAD] is None else json.loads(message[PAYLOAD]),
+        "object_identifier": message[OBJECT],
+        "shard_identifier": shard.identifier,
+        "shard_scope": shard.scope_number,
+        "date_added": message[DATE_ADDED],
+        "scheduled_for": message[SCHEDULED_FOR],
+        "message_id": message[ID],
+    }
+    if shard.cell is not None:
+        arguments["cell_name"] = shard.cell
+    seams = hooks.active.before_handler or hooks.active.after_handler
+    seen = seams and hooks.HandlerCall(
+        message[ID], shard.scope_number, shard.key, message[CATEGORY], message[OBJECT]
+    )
+    savepoint = transaction.atomic(using=engine.alias) if engine.in_testcase else nullcontext()
+    leases.handler_limit = shard.policy.handler_timeout or settings().handler_timeout
+    leases.handler_since = monotonic()
+    try:
+        with savepoint, causation.inside(_causation(engine, message)):
+            if seen:
+                for seam in hooks.active.before_handler:
+                    seam(seen)
+            signal_of(engine).send(sender=category, **arguments)
+            if seen:
+                for seam in hooks.active.after_handler:
+                    seam(seen)
+    finally:
+        leases.handler_since = None
+
+
+class _LostShardError(Exception):
+    """Rolls an atomic handler back: its shard, or its message, is no longer ours."""
+
+
+def in_transaction(run: Pass, shard: Shard, group: Group, captured: Sequence[int]) -> bool:
+    """Run an atomic scope's handler with its fenced acknowledgement; False if the shard was lost.
+
+    The lease is locked last, so that its renewal is not blocked while the
+    handler runs, and the count of deleted messages must be what was captured:
+    else all of it is rolled back (ENGINE 8).
+    """
+    engine, keys = run.engine, run.engine.keys([shard.key])
+    run.batch.flush()
+    parked = [each for each in captured if each not in group.ids]
+    try:
+        with transaction.atomic(using=engine.alias):
+            call(run, shard, group.newest)
+            with engine.connection.cursor() as cursor:
+                cursor.execute(engine.sql("fence"), {"token": run.leases.token, **keys})
+                owned = cursor.fetchone() is not None
+                cursor.execute(engine.sql("ack"), {"ids": list(captured)})
+                gone = cursor.rowcount
+                if parked:
+                    cursor.execute(engine.sql("ack_parked"), {"parked_ids": parked})
+                    gone += cursor.rowcount
+            if not owned or gone != len(captured):
+                raise _LostShardError
+    except _LostShardError:
+        run.batch.drop(shard.key)
+        return False
+    return True
+
+
+def at_most_once(run: Pass, shard: Shard, group: Group, captured: Sequence[int]) -> bool:
+    """Move the message to the dead letters, then run its handler; a return deletes it there.
+
+    A failure or a crash leaves a dead letter, and nothing runs twice.
+    """
+    engine, message = run.engine, group.newest
+    run.batch.flush()
+    older = [each for each in captured if each != message[ID]]
+    rows = engine.query(
+        "park",
+        {
+            "park_ids": [message[ID]],
+            "reason": "dead",
+            "delay": None,
+            "park_error": NOT_FINISHED,
+        },
+    )
+    if not rows:
+        return True
+    if older:
+        run.take(shard, group, older, calls=0)
+    try:
+        call(run, shard, message)
+    except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+        engine.query("note_error", {"park_ids": [message[ID]], "park_error": error_text(exc)})
+        run.lost(shard, group, exc)
+        return True
+    engine.run([engine.sql("ack_parked")], {"parked_ids": [message[ID]]})
+    run.batch.count(message[CATEGORY], 1, group.age, calls=1)
+    run.batch.flush()
+    return True
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error with its traceback, as dead letters keep it."""
+    return "".join(traceback.format_exception(error))[-20_000:].replace("\x00", "")

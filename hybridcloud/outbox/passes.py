@@ -1,0 +1,348 @@
+"""One pass of a drainer: without it claimed shards would be held and nothing handled.
+
+The messages of the claimed shards are read, grouped, handed to handlers with no
+transaction open, and acknowledged in batches. Each message leaves the outbox
+only after its handler returned (rule 2), by its exact id (rule 1).
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from operator import itemgetter
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from hybridcloud import hooks
+from hybridcloud.outbox import handling
+from hybridcloud.outbox.batch import Batch
+from hybridcloud.outbox.category import Delivery, find_scope, is_retired
+from hybridcloud.outbox.coalesce import (
+    CATEGORY,
+    DATE_ADDED,
+    FLAGGED,
+    ID,
+    OBJECT,
+    PAYLOAD,
+    SCHEDULED_FOR,
+    Group,
+    Message,
+    N,
+    group_messages,
+)
+from hybridcloud.outbox.failures import Failures, record_crash, record_failure, tell_lost
+from hybridcloud.outbox.parked import Freed, bring_back_freed
+from hybridcloud.outbox.signals import RetryLater
+from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hybridcloud.outbox.category import OutboxScope, Policy
+    from hybridcloud.outbox.claim import Leases
+    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.switches import Switches
+
+MESSAGES_PER_PASS: Final = 5000
+LEAST_PER_SHARD: Final = 20
+
+
+class Reader(Protocol):
+    """Reads messages of shards; a sync flush reads differently from a drain."""
+
+    def __call__(self, keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
+        """Return the name of the statement and its parameters but the keys."""
+        ...
+
+
+def read_all(bound: int = NO_BOUND) -> Reader:
+    """Read shards from their heads, up to a bound, a fair share of each."""
+
+    def statement(keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
+        share = max(LEAST_PER_SHARD, MESSAGES_PER_PASS // max(1, len(keys)))
+        return "fetch", {"bound": bound, "most": share}
+
+    return statement
+
+
+class Shard:
+    """A claimed shard in a pass: its messages and what is known of its exceptions."""
+
+    def __init__(self, key: Key, messages: list[Message]) -> None:
+        self.key = key
+        self.messages = messages
+        self.failures = Failures([])
+        self.parked: dict[tuple[int, int], list[tuple[int, str]]] = {}
+        self.held: set[tuple[int, int]] = set()
+        self.scope_number, self.identifier = key[-2], key[-1]
+        self.cell: str | None = key[0] if len(key) > 2 else None  # noqa: PLR2004 - (cell, scope, id)
+        self.scope: OutboxScope | None = find_scope(self.scope_number)
+        self.policy: Policy = handling.policy_of(self.scope)
+
+    def groups(self) -> list[Group]:
+        """Return the messages grouped as the scope wants it."""
+        return group_messages(self.messages, coalesce=self.policy.coalesce)
+
+
+class Pass:
+    """Drains what its leases hold, once.
+
+    Args:
+        engine: the statements of the outbox table.
+        leases: the claimed shards.
+        switches: the kill switches in force.
+        read: how messages are read.
+        synchronous: whether a writer's own flush does it; for metrics.
+        raise_failures: raise the first failure, after it was recorded.
+        heed_backoff: leave alone what waits for its next try.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        leases: Leases,
+        switches: Switches,
+        *,
+        read: Reader | None = None,
+        synchronous: bool = False,
+        raise_failures: bool = False,
+        heed_backoff: bool = True,
+    ) -> None:
+        self.engine = engine
+        self.leases = leases
+        self.switches = switches
+        self.read = read or read_all()
+        self.synchronous = synchronous
+        self.raise_failures = raise_failures
+        self.heed_backoff = heed_backoff
+        self.batch = Batch(engine, leases, synchronous=synchronous)
+        self.freed: list[Freed] = []
+        self.moved = 0
+        self.newest_read = 0
+
+    def run(self) -> int:
+        """Drain the claimed shards once and give them back.
+
+        Returns:
+            How many messages left the outbox, or were tried and failed.
+
+        Raises:
+            OutboxFlushError: a handler failed and ``raise_failures`` is set.
+            DatabaseError: the engine's own SQL failed; leases expire by themselves.
+        """
+        with handling.own_silo(self.engine), self.leases.watched():
+            try:
+                for shard in self._read():
+                    self._drain(shard)
+                self.batch.finish(self.leases.keys)
+            except BaseException:
+                # Also for SystemExit: what was handled is acknowledged, and the shards are given
+                # back, so that an orderly stop is not taken for a crash (rule 8).
+                self.batch.finish(self.leases.keys)
+                raise
+            finally:
+                self.moved += self.batch.moved
+        bring_back_freed(self.engine, self.freed)
+        return self.moved
+
+    def _read(self) -> list[Shard]:
+        keys = list(self.leases.keys)
+        name, params = self.read(keys)
+        rows = self.engine.query(name, {**params, **self.engine.keys(keys)})
+        self.batch.read_at = monotonic()
+        shards = _shards(keys, rows)
+        flagged = [shard.key for shard in shards if shard.messages[0][FLAGGED]]
+        if flagged:
+            exact = self._read_flagged(flagged)
+            shards = [shard for shard in shards if not shard.messages[0][FLAGGED]] + exact
+        count = sum(len(shard.messages) for shard in shards)
+        self.newest_read = max((m[ID] for shard in shards for m in shard.messages), default=0)
+        for seam in hooks.active.after_fetch:
+            seam(count)
+        return shards
+
+    def _read_flagged(self, keys: list[Key]) -> list[Shard]:
+        """Read shards with parked messages or failures: everything as of one moment."""
+        name, params = self.read(keys)
+        with self.engine.snapshot() as snapshot:
+            rows = snapshot.query(name, {**params, **self.engine.keys(keys)})
+            shards = _shards(keys, rows)
+            wanted = [
+                (position, shard.key, *group)
+                for position, shard in enumerate(shards)
+                for group in {(m[CATEGORY], m[OBJECT]) for m in shard.messages}
+            ]
+            parked = snapshot.query(
+                "parked_of_groups",
+                {
+                    **self.engine.keys([each[1] for each in wanted]),
+                    "ns": [each[0] for each in wanted],
+                    "categories": [each[2] for each in wanted],
+                    "objects": [each[3] for each in wanted],
+                },
+            )
+            failures = snapshot.query(
+                "failures_of_shards", self.engine.keys([shard.key for shard in shards])
+            )
+        for position, message_id, category, object_identifier, reason in parked:
+            group = shards[position].parked.setdefault((category, object_identifier), [])
+            group.append((message_id, reason))
+        for position, rows_of_shard in groupby(sorted(failures), key=itemgetter(0)):
+            shards[position - 1].failures = Failures([row[1:] for row in rows_of_shard])
+        return shards
+
+    def _drain(self, shard: Shard) -> None:
+        failures = shard.failures
+        if not self.leases.suspect and failures.crash_is_due(heed=self.heed_backoff):
+            return  # rule 8: a group that crashed its worker is tried alone, by another claim
+        groups = shard.groups()
+        if self.leases.suspect and self.leases.handling is not None:
+            for group in groups:
+                if self.leases.handling in group.ids:
+                    if not record_crash(self, shard, group):
+                        return
+                    groups.remove(group)
+                    break
+            self.leases.handling = None
+        stopped = self.switches.stopped_categories(shard.scope_number, shard.identifier, shard.cell)
+        for group in groups:
+            if not self.leases.owns(shard.key):
+                self.batch.drop(shard.key)
+                return
+            if self._set_aside(shard, group, stopped):
+                continue
+            if not self._handle(shard, group):
+                return
+        self.batch.forget(failures.of_the_shard())
+
+    def _set_aside(self, shard: Shard, group: Group, stopped: frozenset[int]) -> bool:
+        """Deal with a group that no handler may see now; say whether it was such a one."""
+        message = group.newest
+        category = message[CATEGORY]
+        if is_retired(category):
+            self.batch.drop_retired(category, self.captured(shard, group))
+            return True
+        if not handling.has_receiver(self.engine, category):
+            self._park(shard, group, "unknown")
+            return True
+        key = (category, message[OBJECT])
+        waits = (
+            category in stopped
+            or key in shard.held
+            or (self.heed_backoff and shard.failures.waits_for(*key))
+            or (not shard.policy.coalesce and _is_behind(shard, message))
+        )
+        if waits:
+            self._park(shard, group, "held")
+        return waits
+
+    def _park(self, shard: Shard, group: Group, reason: str, **more: Any) -> None:
+        """Move a group's message out of the way; older ones of a coalescing group go for good."""
+        newest = group.newest[ID]
+        self.batch.park(group.newest, reason, **more)
+        older = [each for each in self.captured(shard, group) if each != newest]
+        if older:
+            self.take(shard, group, older, calls=0)
+        if not shard.policy.coalesce:
+            shard.held.add((group.newest[CATEGORY], group.newest[OBJECT]))
+
+    def captured(self, shard: Shard, group: Group) -> list[int]:
+        """Return the ids that go with the group: those read, and older parked ones of its object."""
+        if not (shard.policy.coalesce and shard.parked):
+            return group.ids
+        key = (group.newest[CATEGORY], group.newest[OBJECT])
+        older = [each for each, _ in shard.parked.get(key, ()) if each < group.newest[ID]]
+        return older + group.ids
+
+    def take(self, shard: Shard, group: Group, ids: list[int], *, calls: int) -> None:
+        """Gather captured messages for the next acknowledgement, parked ones from both tables.
+
+        One that was parked when it was read may have been brought back since.
+        """
+        self.batch.take(group.newest[CATEGORY], ids, group.age, calls=calls)
+        if shard.parked:
+            self.batch.also_parked(set(ids).difference(group.ids))
+
+    def _handle(self, shard: Shard, group: Group) -> bool:
+        """Call the handler and settle the outcome; say whether the shard goes on."""
+        policy, message = shard.policy, group.newest
+        captured = self.captured(shard, group)
+        error = handling.too_deep(message)
+        if error is not None:
+            self.batch.flush()
+            return record_failure(self, shard, group, error, dead=True)
+        if self.leases.suspect and not self.leases.mark(shard.key, message[ID]):
+            self.leases.lost.add(shard.key)
+            return False
+        if policy.delivery is Delivery.AT_MOST_ONCE:
+            return handling.at_most_once(self, shard, group, captured)
+        try:
+            if policy.atomic:
+                if not handling.in_transaction(self, shard, group, captured):
+                    return False
+            else:
+                handling.call(self, shard, message)
+        except RetryLater as later:
+            self._park(shard, group, "delayed", delay=later.delay.total_seconds(), error=later.reason)
+            self.batch.flush()
+            return True
+        except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+            return record_failure(self, shard, group, exc)
+        self._succeeded(shard, group, captured)
+        return True
+
+    def lost(self, shard: Shard, group: Group, error: BaseException) -> None:
+        """Tell of a message of an at-most-once scope whose handler failed."""
+        tell_lost(self, shard, group, error)
+
+    def freed_by(self, shard: Shard, category: int, object_identifier: int, message_id: int) -> None:
+        """Let go on what waited for a message that is settled, one way or the other."""
+        settled = shard.failures.settled_by(
+            category, object_identifier, message_id, coalesce=shard.policy.coalesce
+        )
+        self.freed += [
+            Freed(shard.key, level, category, object_identifier) for _, level in settled if level
+        ]
+
+    def as_instance(self, shard: Shard, message: Message) -> OutboxBase:
+        """Return a message as an instance of its outbox model, for an error."""
+        columns = dict(zip(self.engine.tables.sharding_columns, shard.key, strict=True))
+        return self.engine.outbox(
+            id=message[ID],
+            category=message[CATEGORY],
+            object_identifier=message[OBJECT],
+            payload=None if message[PAYLOAD] is None else json.loads(message[PAYLOAD]),
+            scheduled_for=message[SCHEDULED_FOR],
+            date_added=message[DATE_ADDED],
+            **columns,
+        )
+
+    def _succeeded(self, shard: Shard, group: Group, captured: list[int]) -> None:
+        policy, message = shard.policy, group.newest
+        what = (message[CATEGORY], message[OBJECT], message[ID])
+        settled = shard.failures.settled_by(*what, coalesce=policy.coalesce)
+        if settled:
+            self.batch.forget(settled)
+            self.freed_by(shard, *what)
+        if policy.atomic:
+            self.batch.count(message[CATEGORY], len(captured), group.age, calls=1)
+            return
+        self.take(shard, group, captured, calls=1)
+        if self.leases.suspect or self.batch.is_full(policy.ack):
+            self.batch.flush(clear_mark=shard.key if self.leases.suspect else None)
+
+
+def _shards(keys: Sequence[Key], rows: Sequence[Any]) -> list[Shard]:
+    ordered = sorted(rows, key=itemgetter(N))
+    return [
+        Shard(keys[position - 1], list(messages))
+        for position, messages in groupby(ordered, key=itemgetter(N))
+    ]
+
+
+def _is_behind(shard: Shard, message: Message) -> bool:
+    """Say whether a lower id of the message's key may not run yet (scopes that do not coalesce)."""
+    parked = shard.parked.get((message[CATEGORY], message[OBJECT]), ())
+    return any(each < message[ID] and reason in {"delayed", "held"} for each, reason in parked)
+
+

@@ -1,0 +1,248 @@
+"""What is held, why, and until when: without these tables a failing shard would be tried at every tick, or by two drainers at once.
+
+*Lease* says who drains a shard, *Failure* what failed and when it is tried
+again, and the *parked* tables keep messages that may not run now. Writers touch
+none of them, but for messages with a delay. A healthy idle shard has no row in
+any.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from django.db import models
+from django.db.models.expressions import Func, Value
+from django.db.models.functions import Now
+
+from hybridcloud.outbox.models import MessageColumns, TargetCell
+from silos import cell_silo_model, control_silo_model
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_DELAY = timedelta(seconds=1)
+LONGEST_DELAY = timedelta(hours=1)
+
+
+class Reason(models.TextChoices):
+    """Why a message is parked."""
+
+    DELAYED = "delayed", "not before its time"
+    HELD = "held", "behind a failure or a switch"
+    UNKNOWN = "unknown", "no handler in the running code"
+    DEAD = "dead", "given up"
+
+
+class Level(models.IntegerChoices):
+    """What waits after a failure."""
+
+    SHARD = 0, "the shard"
+    CATEGORY = 1, "the category"
+    OBJECT = 2, "the object"
+
+
+def parked_id(outbox_table: str) -> models.BigIntegerField[Any, Any]:
+    """Make the primary key of a parked table, drawn from its outbox table's own sequence.
+
+    One sequence for both tables: ids never collide, and compare by age.
+    """
+    return models.BigIntegerField(
+        primary_key=True,
+        db_default=Func(Value(f"{outbox_table}_id_seq"), function="nextval"),
+    )
+
+
+class ParkedColumns(models.Model):
+    """What a parked message has beyond the columns of a message."""
+
+    reason = models.CharField(max_length=10, choices=Reason.choices)
+    error = models.TextField(null=True)  # noqa: DJ001 - absent differs from empty
+    parked_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        abstract = True
+
+
+class LeaseColumns(models.Model):
+    """Who drains a shard, until when (by the database's clock), and what it is doing."""
+
+    shard_scope = models.IntegerField()
+    shard_identifier = models.BigIntegerField()
+    owner = models.TextField()
+    token = models.BigIntegerField()
+    until = models.DateTimeField()
+    suspect = models.BooleanField(default=False, db_default=False)
+    handling = models.BigIntegerField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class FailureColumns(models.Model):
+    """What failed in a shard, how often, and when it is tried again.
+
+    ``category``, ``object_identifier`` and ``message_id`` name what failed;
+    ``level`` says how much of the shard waits for it.
+    """
+
+    shard_scope = models.IntegerField()
+    shard_identifier = models.BigIntegerField()
+    level = models.SmallIntegerField(choices=Level.choices)
+    category = models.IntegerField()
+    object_identifier = models.BigIntegerField()
+    message_id = models.BigIntegerField()
+    attempts = models.IntegerField()
+    scheduled_from = models.DateTimeField(db_default=Now())
+    scheduled_for = models.DateTimeField(db_default=Value(LONG_AGO))
+    crashed = models.BooleanField(default=False, db_default=False)
+    last_error = models.TextField()
+    last_traceback = models.TextField()
+    first_failure_at = models.DateTimeField(db_default=Now())
+    last_failure_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        abstract = True
+
+    def last_delay(self) -> timedelta:
+        """Return how long the last backoff was, at least half a second."""
+        return max(self.scheduled_for - self.scheduled_from, FIRST_DELAY / 2)
+
+    def next_schedule(self, now: datetime) -> datetime:
+        """Return when a failure at ``now`` would be tried again: twice the last delay, at most an hour."""
+        return now + min(self.last_delay() * 2, LONGEST_DELAY)
+
+
+def _group_indexes(*shard: str) -> list[models.Index]:
+    return [
+        models.Index(fields=["scheduled_for"], name="%(class)s_due"),
+        models.Index(
+            fields=[*shard, "category", "object_identifier", "id"], name="%(class)s_group"
+        ),
+    ]
+
+
+def _one_per_level(*shard: str) -> list[models.BaseConstraint]:
+    keys = {
+        Level.SHARD: shard,
+        Level.CATEGORY: (*shard, "category"),
+        Level.OBJECT: (*shard, "category", "object_identifier"),
+    }
+    return [
+        models.UniqueConstraint(
+            fields=fields,
+            condition=models.Q(level=level.value),
+            name=f"%(class)s_{level.name.lower()}",
+        )
+        for level, fields in keys.items()
+    ]
+
+
+_CELL_SHARD = ("shard_scope", "shard_identifier")
+_CONTROL_SHARD = ("cell_name", *_CELL_SHARD)
+
+
+class CellParkedBase(ParkedColumns, MessageColumns):
+    """A table of parked messages of a cell outbox; declare ``id = parked_id("<its outbox table>")``."""
+
+    class Meta:
+        abstract = True
+        indexes: ClassVar = _group_indexes(*_CELL_SHARD)
+
+
+class ControlParkedBase(ParkedColumns, TargetCell, MessageColumns):
+    """A table of parked messages of a control outbox; declare ``id = parked_id("<its outbox table>")``."""
+
+    class Meta:
+        abstract = True
+        indexes: ClassVar = _group_indexes(*_CONTROL_SHARD)
+
+
+class CellLeaseBase(LeaseColumns):
+    """A table of leases for the shards of a cell outbox."""
+
+    pk = models.CompositePrimaryKey(*_CELL_SHARD)
+
+    class Meta:
+        abstract = True
+
+
+class ControlLeaseBase(TargetCell, LeaseColumns):
+    """A table of leases for the shards of a control outbox."""
+
+    pk = models.CompositePrimaryKey(*_CONTROL_SHARD)
+
+    class Meta:
+        abstract = True
+
+
+class CellFailureBase(FailureColumns):
+    """A table of failures in the shards of a cell outbox."""
+
+    class Meta:
+        abstract = True
+        constraints: ClassVar = _one_per_level(*_CELL_SHARD)
+
+
+class ControlFailureBase(TargetCell, FailureColumns):
+    """A table of failures in the shards of a control outbox."""
+
+    class Meta:
+        abstract = True
+        constraints: ClassVar = _one_per_level(*_CONTROL_SHARD)
+
+
+@cell_silo_model
+class CellParked(CellParkedBase):
+    """The messages of `CellOutbox` that may not run now."""
+
+    id = parked_id("hybridcloud_celloutbox")
+
+    class Meta(CellParkedBase.Meta):
+        app_label = "hybridcloud"
+        db_table = "hybridcloud_cellparked"
+
+
+@control_silo_model
+class ControlParked(ControlParkedBase):
+    """The messages of `ControlOutbox` that may not run now."""
+
+    id = parked_id("hybridcloud_controloutbox")
+
+    class Meta(ControlParkedBase.Meta):
+        app_label = "hybridcloud"
+        db_table = "hybridcloud_controlparked"
+
+
+@cell_silo_model
+class CellLease(CellLeaseBase):
+    """The leases of the shards of `CellOutbox`."""
+
+    class Meta(CellLeaseBase.Meta):
+        app_label = "hybridcloud"
+        db_table = "hybridcloud_celllease"
+
+
+@control_silo_model
+class ControlLease(ControlLeaseBase):
+    """The leases of the shards of `ControlOutbox`."""
+
+    class Meta(ControlLeaseBase.Meta):
+        app_label = "hybridcloud"
+        db_table = "hybridcloud_controllease"
+
+
+@cell_silo_model
+class CellFailure(CellFailureBase):
+    """The failures in the shards of `CellOutbox`."""
+
+    class Meta(CellFailureBase.Meta):
+        app_label = "hybridcloud"
+        db_table = "hybridcloud_cellfailure"
+
+
+@control_silo_model
+class ControlFailure(ControlFailureBase):
+    """The failures in the shards of `ControlOutbox`."""
+
+    class Meta(ControlFailureBase.Meta):
+        app_label = "hybridcloud"
+        db_table = "hybridcloud_controlfailure"

@@ -1,0 +1,40 @@
+"""The two signals that handlers listen to: without them a drained message would reach nobody.
+
+Receivers are connected with the category as sender::
+
+    @receiver(process_cell_outbox, sender=Category.AUDIT_LOG_EVENT)
+    def record(payload, object_identifier, shard_identifier, **kwargs): ...
+
+Keyword arguments: ``payload`` (JSON or None), ``object_identifier``,
+``shard_identifier``, ``shard_scope``, ``date_added``, ``scheduled_for`` (aware
+datetimes) and ``message_id``; for control messages also ``cell_name``, the
+target. A receiver is called one or more times for a message (at most once in
+such scopes), with the newest payload of an object in scopes that coalesce, and
+outside any transaction except in atomic scopes. Whatever it raises counts as a
+failure of the message, but `RetryLater`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.dispatch import Signal
+
+from hybridcloud.errors import HybridCloudError
+
+process_cell_outbox = Signal()
+process_control_outbox = Signal()
+
+
+class RetryLater(HybridCloudError):  # noqa: N818 - a request, not an error
+    """Raised by a handler that can't run yet: the message comes back later, without counting as a failure.
+
+    Args:
+        delay: how long to wait, a timedelta or seconds.
+        reason: why, for the parked row.
+    """
+
+    def __init__(self, delay: timedelta | float = 5.0, reason: str = "") -> None:
+        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        self.reason = reason
+        super().__init__(reason or f"not yet; again in {self.delay.total_seconds():g} s")

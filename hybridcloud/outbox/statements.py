@@ -1,0 +1,241 @@
+"""Runs the engine's SQL: without it each caller would pin plans, relax commits and read back rows in its own way.
+
+The texts are in ``queries.sql``. A call of `Engine.run` is one round trip and
+one transaction, however many statements it holds, with plans pinned: a queue's
+statistics are always wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import InterfaceError, OperationalError, connections
+
+from hybridcloud.errors import OutboxTransactionError
+from silos.guard import is_testcase_transaction, open_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from hybridcloud.outbox.models import OutboxBase, Tables
+
+type Key = tuple[Any, ...]
+type Rows = list[tuple[Any, ...]]
+
+_PINS: Final = (
+    "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; "
+)
+_RELAXED: Final = "SET LOCAL synchronous_commit = off; "
+_TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
+_ALIASES: Final = "oklfpgcs"
+NO_BOUND: Final = 2**63 - 1
+_DEADLOCK: Final = "40P01"
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    text = Path(__file__).with_name("queries.sql").read_text(encoding="utf-8")
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return {
+        name: re.sub(r"^--.*\n", "", body, flags=re.MULTILINE).strip()
+        for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+@cache
+def sql(tables: Tables, name: str, **more: str) -> str:
+    """Return a named statement of ``queries.sql`` for these tables."""
+    columns = tables.sharding_columns
+    control = "cell_name" in columns
+    words = {
+        "outbox": tables.outbox,
+        "parked": tables.parked,
+        "lease": tables.lease,
+        "failure": tables.failure,
+        "key": ", ".join(columns),
+        "arrays": ", ".join(f"%(key_{column})s::{_TYPES[column]}[]" for column in columns),
+        "only": "%(only)s",
+        "in_cell": "cell_name = %(cell)s AND " if control else "",
+        "cell_value": "%(cell)s::text AS cell_name, " if control else "",
+        **more,
+    }
+    for alias in _ALIASES:
+        qualified = [f"{alias}.{column}" for column in columns]
+        words[f"{alias}_key"] = ", ".join(qualified)
+        words[f"{alias}_key_text"] = f"concat_ws(':', {', '.join(qualified)})"
+        words[f"{alias}_in_cell"] = f"{alias}.cell_name = %(cell)s AND " if control else ""
+        words[f"{alias}_cell_on"] = (
+            f"{alias}.cell_name <> ALL(%(off_cells)s::text[])" if control else "true"
+        )
+    words["due"] = _texts()["due"].format(**words)
+    return _texts()[name].format(**words)
+
+
+def key_text(key: Key) -> str:
+    """Return a shard's key as the statements write it: ``eu:0:42`` or ``0:42``."""
+    return ":".join(map(str, key))
+
+
+class Engine:
+    """The statements of one outbox table on one database.
+
+    Args:
+        outbox: the outbox model.
+        alias: the database.
+    """
+
+    def __init__(self, outbox: type[OutboxBase], alias: str) -> None:
+        self.outbox = outbox
+        self.alias = alias
+        self.tables = outbox.tables()
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection to the database."""
+        return connections[self.alias]
+
+    @property
+    def in_testcase(self) -> bool:
+        """Whether the open transaction is a test case's own (ENGINE 9): no pins, no renewal, no kick."""
+        connection = self.connection
+        return bool(connection.in_atomic_block) and is_testcase_transaction(connection)
+
+    def refuse_transaction(self, what: str) -> None:
+        """Raise if a transaction is open that is not a test case's own.
+
+        Raises:
+            OutboxTransactionError: one is.
+        """
+        if open_blocks(self.connection):
+            raise OutboxTransactionError(
+                f"Transaction open on {self.alias!r} while {what} of {self.tables.label} was asked "
+                f"for: handlers would run inside it. Leave the atomic block first, or let "
+                f"outbox_context(transaction.atomic()) flush after its commit."
+            )
+
+    def keys(self, keys: Sequence[Key]) -> dict[str, list[Any]]:
+        """Return shard keys as the array parameters of a statement."""
+        columns = self.tables.sharding_columns
+        if not keys:
+            return {f"key_{column}": [] for column in columns}
+        return {
+            f"key_{column}": list(values)
+            for column, values in zip(columns, zip(*keys, strict=True), strict=True)
+        }
+
+    def sql(self, name: str, **more: str) -> str:
+        """Return a named statement for this table."""
+        return sql(self.tables, name, **more)
+
+    def query(self, name: str, params: Mapping[str, Any], **more: str) -> Rows:
+        """Run one named statement with pinned plans and return its rows."""
+        return self.run([self.sql(name, **more)], params)
+
+    def run(
+        self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool = False
+    ) -> Rows:
+        """Run statements in one transaction and one round trip.
+
+        Args:
+            statements: their texts; all take from the same parameters.
+            params: the parameters by name.
+            relaxed: let the commit be flushed later. For acknowledgements of
+                at-least-once scopes alone (rule 2).
+
+        Returns:
+            The rows of the last statement that gives rows.
+
+        Raises:
+            DatabaseError: the statements failed; nothing of them is left.
+        """
+        try:
+            return self._attempt(statements, params, relaxed=relaxed)
+        except (OperationalError, InterfaceError) as exc:
+            # A session that was lost between handlers, or a deadlock with a drainer whose lease
+            # was taken: all statements are safe to repeat, since they name exact ids and tokens.
+            if self.connection.in_atomic_block:
+                raise
+            if not self.connection.is_usable():
+                self.connection.close()
+            elif getattr(exc.__cause__, "sqlstate", None) != _DEADLOCK:
+                raise
+            return self._attempt(statements, params, relaxed=relaxed)
+
+    def _attempt(
+        self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool
+    ) -> Rows:
+        connection = self.connection
+        with connection.cursor() as cursor:
+            if connection.in_atomic_block or _binds_on_server(connection):
+                rows: Rows = []
+                for statement in statements:
+                    cursor.execute(statement, params)
+                    if cursor.description:
+                        rows = cursor.fetchall()
+                return rows
+            text = f"BEGIN; {_PINS}{_RELAXED if relaxed else ''}{'; '.join(statements)}; COMMIT"
+            try:
+                cursor.execute(text, params)
+            except BaseException:
+                if connection.connection is not None and not connection.connection.closed:
+                    connection.connection.rollback()
+                raise
+            return _last_rows(cursor)
+
+    def snapshot(self) -> _Snapshot:
+        """Open a read-only transaction in which all statements see the same moment."""
+        return _Snapshot(self)
+
+
+class _Snapshot:
+    """Two reads of one moment, for a shard whose parked messages matter (ENGINE 3).
+
+    Else a message that is brought back between the two reads would be seen by
+    neither, and a newer one of its object be handled before it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._open = not engine.connection.in_atomic_block
+
+    def __enter__(self) -> _Snapshot:
+        if self._open:
+            self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + _PINS.rstrip("; "))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        connection = self._engine.connection.connection
+        if self._open and connection is not None and not connection.closed:
+            connection.rollback()
+
+    def _execute(self, text: str) -> None:
+        with self._engine.connection.cursor() as cursor:
+            if _binds_on_server(self._engine.connection):
+                for part in text.split("; "):
+                    cursor.execute(part)
+            else:
+                cursor.execute(text)
+
+    def query(self, name: str, params: Mapping[str, Any]) -> Rows:
+        """Run one named statement and return its rows."""
+        with self._engine.connection.cursor() as cursor:
+            cursor.execute(self._engine.sql(name), params)
+            return cursor.fetchall()
+
+
+def _binds_on_server(connection: BaseDatabaseWrapper) -> bool:
+    return bool(connection.settings_dict["OPTIONS"].get("server_side_binding"))
+
+
+def _last_rows(cursor: Any) -> Rows:
+    rows: Rows = []
+    while True:
+        if cursor.description:
+            rows = cursor.fetchall()
+        if not cursor.nextset():
+            return rows

@@ -1,0 +1,237 @@
+"""The Celery tasks and their schedule: without them committed messages would wait until somebody drains by hand.
+
+::
+
+    from hybridcloud.outbox.tasks import beat_schedule
+
+    app.conf.beat_schedule = beat_schedule
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import shared_task
+
+from hybridcloud.conf import settings
+from hybridcloud.redis import redis_client
+from silos import SiloMode, assume_silo
+from silos.cells import all_cells
+from silos.mode import get_process_silo
+from silos.router import alias_for_model, silo_aliases
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery.app.task import Task
+
+    from hybridcloud.outbox.models import OutboxBase
+
+TICK: Final = 2.0
+"""Seconds between scheduler ticks: with a lease of 15 s a lost shard is taken over within 20 s."""
+_KICK_TTL: Final = 5
+_EXPIRES: Final = 10
+_OPTIONS: Final = {"acks_late": True, "ignore_result": True}
+
+
+def queue_name(mode: SiloMode, cell: str | None) -> str:
+    """Return the Celery queue of a silo: ``hybridcloud.control`` or ``hybridcloud.cell.<name>``."""
+    return "hybridcloud.control" if mode is SiloMode.CONTROL else f"hybridcloud.cell.{cell}"
+
+
+def queue_names() -> list[str]:
+    """Return the queues that this process's workers should listen to: its silo's, or all of them."""
+    here = get_process_silo()
+    cells = [queue_name(SiloMode.CELL, cell) for cell in _cells_here()]
+    control = [queue_name(SiloMode.CONTROL, None)]
+    return {SiloMode.CONTROL: control, SiloMode.CELL: cells}.get(here.mode, control + cells)
+
+
+def _cells_here() -> list[str]:
+    here = get_process_silo()
+    if here.mode is SiloMode.CELL and here.cell is not None:
+        return [here.cell]
+    return [] if here.mode is SiloMode.CONTROL else [cell.name for cell in all_cells()]
+
+
+def _make_beat_schedule() -> dict[str, dict[str, Any]]:
+    """Return a tick for each silo that this process belongs to, sent to that silo's queue."""
+    schedule: dict[str, dict[str, Any]] = {}
+    if get_process_silo().mode is not SiloMode.CELL:
+        schedule["hybridcloud-outbox-control"] = {
+            "task": enqueue_outbox_jobs_control.name,
+            "schedule": TICK,
+            "options": {"queue": queue_name(SiloMode.CONTROL, None), "expires": _EXPIRES},
+        }
+    for cell in _cells_here():
+        schedule[f"hybridcloud-outbox-cell-{cell}"] = {
+            "task": enqueue_outbox_jobs.name,
+            "schedule": TICK,
+            "kwargs": {"cell": cell},
+            "options": {"queue": queue_name(SiloMode.CELL, cell), "expires": _EXPIRES},
+        }
+    return schedule
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily: a Celery app module imports it before the settings can be read.
+    if name == "beat_schedule":
+        return _make_beat_schedule()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def schedule_batch(
+    silo_mode: SiloMode,
+    drain_task: Task[..., None],
+    *,
+    concurrency: int | None = None,
+    process_outbox_backfills: bool = True,
+) -> int:
+    """Find the due shards of the current silo and fan out drain tasks for them.
+
+    Args:
+        silo_mode: whose outbox tables.
+        drain_task: the task that drains.
+        concurrency: how many tasks share the due shards; default: the setting.
+        process_outbox_backfills: go on with backfills after the fan-out.
+
+    Returns:
+        How many shards were found due.
+    """
+    from hybridcloud.outbox import schedule  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.models import outbox_models  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.statements import Engine  # noqa: PLC0415 - Django app registry
+    from hybridcloud.registry import backfill_outboxes  # noqa: PLC0415 - Django app registry
+
+    found = 0
+    for outbox in outbox_models(silo_mode):
+        alias = alias_for_model(outbox)
+        engine = Engine(outbox, alias)
+        schedule.tick(engine)
+        due = schedule.find_due_shards(outbox, alias=alias, limit=schedule.MOST_FOUND)
+        found += len(due)
+        if not due and not schedule.has_stale(engine):
+            continue
+        mode, cell = _silo_of(alias, silo_mode)
+        for after, most in schedule.split(due, concurrency or settings().concurrency):
+            drain_task.apply_async(
+                kwargs={
+                    "outbox_name": outbox._meta.label,
+                    "cell": cell,
+                    "after": list(after),
+                    "most": most,
+                },
+                queue=queue_name(mode, cell),
+                expires=_EXPIRES,
+            )
+    if process_outbox_backfills:
+        backfill_outboxes(silo_mode.name, found)
+    return found
+
+
+def _silo_of(alias: str, silo_mode: SiloMode) -> tuple[SiloMode, str | None]:
+    from silos.mode import get_current_silo  # noqa: PLC0415 - read when it is needed
+
+    if silo_mode is SiloMode.CONTROL:
+        return silo_mode, None
+    _, cell = silo_aliases().get(alias, (silo_mode, None))
+    return silo_mode, cell or get_current_silo().cell
+
+
+@shared_task(name="hybridcloud.outbox.enqueue_outbox_jobs", **_OPTIONS)
+def enqueue_outbox_jobs(
+    cell: str | None = None,
+    concurrency: int | None = None,
+    process_outbox_backfills: bool = True,  # noqa: FBT001, FBT002 - a task's arguments go by name
+) -> None:
+    """Fan out drain tasks for a cell's due shards; a monolith visits each cell."""
+    for name in [cell] if cell else _cells_here():
+        with assume_silo(SiloMode.CELL, cell=name):
+            schedule_batch(
+                SiloMode.CELL,
+                drain_outbox_shards,
+                concurrency=concurrency,
+                process_outbox_backfills=process_outbox_backfills,
+            )
+
+
+@shared_task(name="hybridcloud.outbox.enqueue_outbox_jobs_control", **_OPTIONS)
+def enqueue_outbox_jobs_control(
+    concurrency: int | None = None,
+    process_outbox_backfills: bool = True,  # noqa: FBT001, FBT002 - a task's arguments go by name
+) -> None:
+    """Fan out drain tasks for control's due shards."""
+    with assume_silo(SiloMode.CONTROL):
+        schedule_batch(
+            SiloMode.CONTROL,
+            drain_outbox_shards_control,
+            concurrency=concurrency,
+            process_outbox_backfills=process_outbox_backfills,
+        )
+
+
+@shared_task(name="hybridcloud.outbox.drain_outbox_shards", **_OPTIONS)
+def drain_outbox_shards(
+    outbox_name: str | None = None,
+    cell: str | None = None,
+    after: Sequence[int] = (-1, 0),
+    most: int | None = None,
+) -> None:
+    """Drain due shards of a cell's outbox table until nothing is due or the time budget is spent."""
+    for name in [cell] if cell else _cells_here():
+        with assume_silo(SiloMode.CELL, cell=name):
+            _drain(SiloMode.CELL, outbox_name, name, after, most)
+
+
+@shared_task(name="hybridcloud.outbox.drain_outbox_shards_control", **_OPTIONS)
+def drain_outbox_shards_control(
+    outbox_name: str | None = None,
+    cell: str | None = None,  # noqa: ARG001 - the twins take the same arguments
+    after: Sequence[int] = (-1, 0),
+    most: int | None = None,
+) -> None:
+    """Drain due shards of control's outbox table until nothing is due or the time budget is spent."""
+    with assume_silo(SiloMode.CONTROL):
+        _drain(SiloMode.CONTROL, outbox_name, None, after, most)
+
+
+def _drain(
+    mode: SiloMode,
+    outbox_name: str | None,
+    cell: str | None,
+    after: Sequence[int],
+    most: int | None,
+) -> None:
+    from hybridcloud.outbox.drain import SHARDS_PER_PASS, Drainer  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.models import outbox_models  # noqa: PLC0415 - Django app registry
+
+    _forget_kick(queue_name(mode, cell))
+    for outbox in outbox_models(mode):
+        if outbox_name in (None, outbox._meta.label):
+            Drainer(outbox, alias_for_model(outbox)).sweep(
+                after=tuple(after), most=min(most or SHARDS_PER_PASS, SHARDS_PER_PASS)
+            )
+
+
+def _kick_key(queue: str) -> str:
+    return f"hybridcloud.kick.{queue}"
+
+
+def _forget_kick(queue: str) -> None:
+    """Let the next kick through; before the drain looks, so that none is lost in between."""
+    client = redis_client()
+    if client is not None:
+        client.delete(_kick_key(queue))
+
+
+def send_kick(outbox: type[OutboxBase], alias: str) -> None:
+    """Send a drain task for an outbox table, unless one is under way to its queue."""
+    mode, cell = _silo_of(alias, outbox.silo_mode)
+    queue = queue_name(mode, cell)
+    client = redis_client()
+    if client is not None and not client.set(_kick_key(queue), 1, nx=True, ex=_KICK_TTL):
+        return
+    task = drain_outbox_shards_control if mode is SiloMode.CONTROL else drain_outbox_shards
+    task.apply_async(
+        kwargs={"outbox_name": outbox._meta.label, "cell": cell}, queue=queue, retry=False
+    )
