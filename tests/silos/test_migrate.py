@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.apps import apps
 from django.db import connections, migrations, models
-from django.db.migrations.state import ProjectState
+from django.db.migrations.state import ModelState, ProjectState
 
 from silos import SiloMode
 from silos.errors import SiloConfigurationError
-from silos.limits import EVERY_SILO
+from silos.limits import EVERY_SILO, silo_of
 from silos.router import SiloRouter
 
 if TYPE_CHECKING:
@@ -167,6 +167,17 @@ def test_a_deleted_model_of_an_app_of_one_silo_lived_there(
 ) -> None:
     mixed_app.get_models = lambda: [silo_models.Invoice]
     assert runs_on("silo_tests", "gone") == {"control"}
+
+
+def test_a_model_as_a_migration_sees_it_is_routed_like_the_real_one(
+    several: Configure, mixed_app: object
+) -> None:
+    state = ProjectState()
+    fields = [("id", models.BigAutoField(primary_key=True))]
+    state.add_model(ModelState("silo_tests", "Invoice", fields))
+    historical = state.apps.get_model("silo_tests", "Invoice")
+    assert silo_of(historical) is SiloMode.CONTROL
+    assert SiloRouter().db_for_read(historical) == "control"
 
 
 @pytest.mark.django_db(databases=list(SILOS))
