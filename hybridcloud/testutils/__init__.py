@@ -1,0 +1,1 @@
+"""Tools for testing code that uses hybridcloud; without it users test against the engine's insides."""
