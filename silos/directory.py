@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -65,26 +66,19 @@ class Directory:
         return frozenset((self.control_alias, *self.cell_aliases.values()))
 
 
-_loaded: Directory | None = None
-
-
+@cache
 def directory() -> Directory:
     """Return the directory, read from the settings at first use.
 
     Raises:
         SiloConfigurationError: The settings cannot be used; the text says which key and why.
     """
-    global _loaded
-    found = _loaded
-    if found is None:
-        found = _loaded = _load(getattr(settings, "HYBRIDCLOUD", {}))
-    return found
+    return _load(getattr(settings, "HYBRIDCLOUD", {}))
 
 
 def _reset(*, setting: str, **_kwargs: Any) -> None:
-    global _loaded
     if setting in {"HYBRIDCLOUD", "DATABASES"}:
-        _loaded = None
+        directory.cache_clear()
 
 
 setting_changed.connect(_reset, dispatch_uid="silos.directory")

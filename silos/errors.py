@@ -49,13 +49,13 @@ class SiloTransactionError(SiloError):
 
     Attributes:
         written: The alias that was written to.
-        open: The aliases with an open transaction.
+        open_on: The aliases with an open transaction.
     """
 
-    def __init__(self, message: str, *, written: str = "", open: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, *, written: str = "", open_on: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.written = written
-        self.open = open
+        self.open_on = open_on
 
 
 class CellLookupError(SiloError, LookupError):

@@ -85,7 +85,7 @@ def _guard_connection(connection: BaseDatabaseWrapper) -> None:
 
 
 def _guarded(
-    execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
+    execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
 ) -> Any:
     connection: BaseDatabaseWrapper = context["connection"]
     aliases = silo_aliases()
@@ -135,7 +135,7 @@ def _refuse_lone_write(
         f"stay when that transaction rolls back. Open atomic(using={connection.alias!r}) as well, "
         "move the write out of the block, or let an outbox carry it to the other silo."
     )
-    raise SiloTransactionError(msg, written=connection.alias, open=elsewhere)
+    raise SiloTransactionError(msg, written=connection.alias, open_on=elsewhere)
 
 
 def _is_testcase(block: Any) -> bool:

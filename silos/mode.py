@@ -80,7 +80,7 @@ def _process_silo(known: Directory) -> CurrentSilo:
     return CurrentSilo(SiloMode(known.mode), known.cell)
 
 
-class assume_silo:
+class assume_silo:  # noqa: N801  (used like a function, as contextlib's own classes are)
     """Run a block, or each call of a function, in a silo; it nests and restores.
 
         with assume_silo(SiloMode.CELL, cell="eu"):

@@ -164,7 +164,7 @@ def test_without_a_resolver_several_cells_name_the_setting(configure: Configure)
 
 def test_a_resolver_that_cannot_be_imported_is_named(configure: Configure) -> None:
     configure(CELLS=CELLS, CELL_RESOLVER="nowhere.Resolver")
-    with pytest.raises(SiloConfigurationError, match="'nowhere.Resolver' cannot be imported"):
+    with pytest.raises(SiloConfigurationError, match=r"'nowhere.Resolver' cannot be imported"):
         find_cells_for_user(1)
 
 

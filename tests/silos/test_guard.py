@@ -47,7 +47,7 @@ def test_a_write_inside_a_transaction_of_another_silo_only_is_refused(
         ) as caught,
     ):
         silo_models.Tenant(name="x").save_base(using="cell_us", raw=True)
-    assert (caught.value.written, caught.value.open) == ("cell_us", ("control",))
+    assert (caught.value.written, caught.value.open_on) == ("cell_us", ("control",))
     assert count("cell_us") == 0
 
 
