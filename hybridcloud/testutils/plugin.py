@@ -1,1 +1,153 @@
-"""The pytest plugin of hybridcloud; without it tests have no fixtures for silos and outboxes."""
+"""The pytest plugin of hybridcloud; without it tests have no fixtures for silos and outboxes.
+
+It works beside pytest-django and replaces none of its fixtures. Tests that use
+a database get those of all silos, run in MONOLITH with a current cell, and call
+other silos in process, through the real serialisation and signature.
+
+Everything of Django and of hybridcloud is imported inside hooks and fixtures:
+pytest loads plugins before it measures coverage and before Django is set up.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hybridcloud.testutils.outbox import OutboxProbe, OutboxRunner
+
+_SILO = "_silo_of_test"
+_DB_FIXTURES = frozenset({"db", "transactional_db", "live_server", "django_db_reset_sequences"})
+
+_MARKERS = (
+    "silo(*modes, cell=None): run the test once in each of these silo modes.",
+    "cells(*names): let the installation have these cells during the test.",
+    "rpc_socket: let calls between silos go over a real local socket.",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers, for ``--strict-markers``."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test that uses a database those of all silos, unless it names its own."""
+    if not _is_installed():
+        return
+    # Django's app registry
+    from django.test import TransactionTestCase  # noqa: PLC0415
+
+    from hybridcloud.testutils.silo import give_databases, test_databases  # noqa: PLC0415
+
+    case = getattr(item, "cls", None)
+    if case is not None and issubclass(case, TransactionTestCase):
+        give_databases(case)
+        return
+    marker = item.get_closest_marker("django_db")
+    if marker is None and not _DB_FIXTURES & {*getattr(item, "fixturenames", ())}:
+        return
+    said: Mapping[str, Any] = marker.kwargs if marker else {}
+    if said.get("databases") is None:
+        arguments = {**said, "databases": sorted(test_databases())}
+        given = marker.args if marker else ()
+        # In front, so that it is the closest: pytest-django reads only that one.
+        item.add_marker(pytest.mark.django_db(*given, **arguments), append=False)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test with the silo marker once in each of its modes."""
+    marker = metafunc.definition.get_closest_marker("silo")
+    if marker is None:
+        return
+    if not marker.args:
+        raise pytest.UsageError("No mode in the silo marker. Give it MONOLITH, CONTROL or CELL.")
+    if _SILO not in metafunc.fixturenames:
+        metafunc.fixturenames.append(_SILO)
+    modes = [str(getattr(mode, "name", mode)).upper() for mode in marker.args]
+    metafunc.parametrize(_SILO, modes, indirect=True, ids=[mode.lower() for mode in modes])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[Any]:
+    """Let fixtures and test of an undecorated test run in MONOLITH, in a cell."""
+    with ExitStack() as stack:
+        if _is_installed():
+            _enter_default_cell(stack)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
+    """Enter the silo of the silo marker around the test itself.
+
+    Not around fixtures: the teardown of a transactional test touches all silos.
+    """
+    mode = getattr(getattr(item, "callspec", None), "params", {}).get(_SILO)
+    with ExitStack() as stack:
+        marker = item.get_closest_marker("silo")
+        if mode not in (None, "MONOLITH") and marker is not None:
+            from silos import SiloMode, assume_silo  # noqa: PLC0415  (Django app registry)
+
+            cell = marker.kwargs.get("cell") if mode == "CELL" else None
+            stack.enter_context(assume_silo(SiloMode[mode], cell=cell))
+        return (yield)
+
+
+@pytest.fixture(name=_SILO)
+def _silo_of_test(request: pytest.FixtureRequest) -> Any:
+    """Carry the mode in which the silo marker lets this run of the test be."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _hybridcloud_cells(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the installation have the cells of the cells marker."""
+    marker = request.node.get_closest_marker("cells")
+    with ExitStack() as stack:
+        if marker is not None and _is_installed():
+            from hybridcloud.testutils.silo import override_cells  # noqa: PLC0415  (Django settings)
+
+            stack.enter_context(override_cells(*marker.args, **marker.kwargs))
+            _enter_default_cell(stack)
+        yield
+
+
+@pytest.fixture
+def outbox(db: None) -> OutboxProbe:  # noqa: ARG001
+    """Look at the outboxes of all silos, and drain them."""
+    from hybridcloud.testutils.outbox import OutboxProbe  # noqa: PLC0415  (Django app registry)
+
+    return OutboxProbe()
+
+
+@pytest.fixture
+def outbox_runner(db: None) -> Callable[..., OutboxRunner]:  # noqa: ARG001
+    """Return `hybridcloud.testutils.outbox_runner`."""
+    from hybridcloud.testutils.outbox import outbox_runner  # noqa: PLC0415  (Django app registry)
+
+    return outbox_runner
+
+
+def _enter_default_cell(stack: ExitStack) -> None:
+    """Enter the first cell, in a MONOLITH that has several databases and so no cell by itself."""
+    from silos import SiloMode, assume_silo  # noqa: PLC0415  (Django settings)
+    from silos.cells import all_cells  # noqa: PLC0415  (Django settings)
+    from silos.mode import get_process_silo  # noqa: PLC0415  (Django settings)
+
+    process = get_process_silo()
+    if process.mode is SiloMode.MONOLITH and process.cell is None:
+        stack.enter_context(assume_silo(SiloMode.MONOLITH, cell=all_cells()[0].name))
+
+
+def _is_installed() -> bool:
+    """Say whether this run has Django set up, with hybridcloud in it."""
+    from django.apps import apps  # noqa: PLC0415  (coverage)
+    from django.conf import settings  # noqa: PLC0415  (coverage)
+
+    return settings.configured and apps.ready and apps.is_installed("hybridcloud")
