@@ -1,0 +1,175 @@
+"""Turns a method's signature into readers and writers of JSON; without it anything could be an argument.
+
+Reading is strict about types and tolerant about fields: unknown ones are ignored, missing ones
+defaulted, so that two releases can talk. Parameters are keys of a TypedDict, never attributes of a
+model, so one may be called ``json`` or ``model_config``. Parsing is pydantic's own, which stops at
+deep nesting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, cast
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError, SchemaSerializer, ValidationError
+
+from .errors import Problem, RpcBodyError, RpcValidationError
+from .harden import CONFIG, Harden
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What travels beside the arguments.
+
+    Attributes:
+        to: the silo that is meant: ``control`` or ``cell:<name>``; empty: whoever reads it.
+        causation: what caused the call, see `hybridcloud.causation`.
+        trace: headers of the caller's trace.
+    """
+
+    to: str = ""
+    causation: Mapping[str, Any] | None = None
+    trace: Mapping[str, str] | None = None
+
+
+class MetaFields(TypedDict, total=False):
+    """`Meta` on the wire."""
+
+    to: str
+    causation: dict[str, Any] | None
+    trace: dict[str, str] | None
+
+
+_META = TypeAdapter(MetaFields)
+
+
+def dump_meta(meta: Meta) -> bytes:
+    """Write meta as JSON, without what is not set."""
+    fields = {key: value for key in ("to", "causation", "trace") if (value := getattr(meta, key))}
+    return _META.dump_json(cast("MetaFields", fields))
+
+
+class MethodSchema:
+    """The readers and writers of one method.
+
+    Args:
+        name: ``service.method``, for errors.
+        parameters: the type of each parameter.
+        defaults: the default of each parameter that has one.
+        result: the type of what the method returns.
+
+    Raises:
+        RpcSetupError: a type cannot travel.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        self.name = name
+        self.defaults = dict(defaults)
+        fields = {p: NotRequired[t] if p in defaults else t for p, t in parameters.items()}
+        args = _typed_dict("Arguments", fields)
+        self._names: set[str] = {*parameters, "args", "meta", "value"}
+        self._call = self._adapt(
+            _typed_dict("Call", {"meta": NotRequired[MetaFields], "args": args})
+        )
+        self._reply = self._adapt(_typed_dict("Reply", {"value": result}))
+        self.arguments_type = args
+        self._write_args = _serializer(self._adapt(args))
+        self._write_reply = _serializer(self._reply)
+
+    def _adapt(self, type_: Any) -> TypeAdapter[Any]:
+        return TypeAdapter(Annotated[type_, Harden(self._names)])
+
+    def dump_args(self, args: Mapping[str, Any]) -> bytes:
+        """Write arguments as a JSON object.
+
+        Raises:
+            RpcValidationError: one is not of its declared type.
+        """
+        return _dump(self._write_args, dict(args), f"Arguments of {self.name}")
+
+    def dump_reply(self, value: Any) -> bytes:
+        """Write a result as the body of a reply.
+
+        Raises:
+            RpcValidationError: it is not of the declared type.
+        """
+        return _dump(self._write_reply, {"value": value}, f"The result of {self.name}")
+
+    def load_call(self, body: bytes) -> tuple[Meta, dict[str, Any]]:
+        """Read the body of a request: its meta, and all arguments, the defaults included.
+
+        Raises:
+            RpcBodyError: it is not a call.
+            RpcValidationError: an argument does not fit.
+        """
+        try:
+            read = self._call.validate_json(body, strict=True)
+        except ValidationError as exc:
+            raise self.refusal(exc) from None  # the cause holds values
+        return Meta(**read.get("meta", {})), self.defaults | read["args"]
+
+    def load_args(self, args: bytes) -> dict[str, Any]:
+        """Read what `dump_args` wrote, as another silo would.
+
+        Raises:
+            RpcValidationError: an argument does not fit.
+        """
+        return self.load_call(b'{"args":' + args + b"}")[1]
+
+    def load_reply(self, body: bytes) -> Any:
+        """Read the body of a reply.
+
+        Raises:
+            RpcBodyError: it is not a reply.
+            RpcValidationError: the result does not fit.
+        """
+        try:
+            return self._reply.validate_json(body, strict=True)["value"]
+        except ValidationError as exc:
+            raise self.refusal(exc) from None  # the cause holds values
+
+    def refusal(self, exc: ValidationError) -> RpcBodyError | RpcValidationError:
+        """Return the error that tells where and how a body does not fit, and no value."""
+        problems = [
+            Problem(self._public(error["loc"]), error["type"])
+            for error in exc.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        inside = all(len(p.location) > 1 or p.location == ("value",) for p in problems)
+        kind = RpcValidationError if inside else RpcBodyError
+        return kind(f"{problems[0]} in {self.name}.", problems=problems)
+
+    def _public(self, location: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        # Keys of a dict are the caller's values; only declared names may be told.
+        return tuple(p if isinstance(p, int) or p in self._names else "*" for p in location)
+
+
+def _typed_dict(name: str, fields: Mapping[str, Any]) -> Any:
+    made = TypedDict(name, dict(fields))  # type: ignore[misc]
+    # An attribute that pydantic documents for TypedDicts, which type checkers do not know.
+    setattr(made, "__pydantic_config__", CONFIG)  # noqa: B010
+    return made
+
+
+def _serializer(adapter: TypeAdapter[Any]) -> SchemaSerializer:
+    # A TypedDict's own config does not reach its serializer.
+    config = {"ser_json_bytes": "base64", "ser_json_inf_nan": "constants"}
+    return SchemaSerializer(adapter.core_schema, cast("Any", config))
+
+
+def _dump(serializer: SchemaSerializer, value: Any, what: str) -> bytes:
+    try:
+        return serializer.to_json(value, warnings="error")
+    except PydanticSerializationError as exc:
+        raise RpcValidationError(
+            f"{what} cannot be sent: not of the declared type. Give what the declaration says."
+        ) from exc
