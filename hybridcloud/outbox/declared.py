@@ -1,0 +1,161 @@
+"""Refuses wrong declarations of categories and scopes at import: without it two changes could share a number.
+
+Numbers end up in tables and in messages under way, so each mistake here would
+be one that no later deployment can take back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hybridcloud.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from enum import IntEnum
+
+    from hybridcloud.outbox.category import OutboxCategory, OutboxScope
+
+_MOST: Final = 9999
+_FRAMEWORK: Final = "hybridcloud."
+
+
+class Declared[M: IntEnum]:
+    """The members of all subclasses of one kind, by number.
+
+    Args:
+        what: ``"category"`` or ``"scope"``, for error messages.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._classes: dict[tuple[str, str], type[M]] = {}
+        self._members: dict[int, M] = {}
+
+    def add(self, kind: type[M]) -> None:
+        """Record a class; a reloaded one (same module and name) takes the place of the former.
+
+        Raises:
+            ConfigurationError: one of its numbers belongs to another class.
+        """
+        former = self._classes.get(_identity(kind))
+        for member in kind:
+            taken = self._members.get(member.value)
+            if taken is not None and type(taken) is not former:
+                raise ConfigurationError(
+                    f"Duplicate number {member.value}: {self._what} {place(member)} has it, and "
+                    f"so has {place(taken)}. Give {member.name} a number of its own."
+                )
+        for number in [n for n, member in self._members.items() if type(member) is former]:
+            del self._members[number]
+        self._classes[_identity(kind)] = kind
+        self._members.update({member.value: member for member in kind})
+
+    def find(self, number: int) -> M | None:
+        """Return the member with this number, or None."""
+        return self._members.get(number)
+
+    def classes(self) -> tuple[type[M], ...]:
+        """Return all classes, in the order of their declaration."""
+        return tuple(self._classes.values())
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(self._members.values())
+
+    def snapshot(self) -> tuple[dict[tuple[str, str], type[M]], dict[int, M]]:
+        """Return what `restore` takes back to."""
+        return dict(self._classes), dict(self._members)
+
+    def restore(self, state: tuple[dict[tuple[str, str], type[M]], dict[int, M]]) -> None:
+        """Forget what was declared since `snapshot`."""
+        self._classes, self._members = dict(state[0]), dict(state[1])
+
+
+def full_name(member: IntEnum) -> str:
+    """Return ``Category.ORGANIZATION_UPDATE``: an IntEnum's own text is only its number."""
+    return f"{type(member).__name__}.{member.name}"
+
+
+def place(member: IntEnum) -> str:
+    """Return the full name with the module, for errors about two apps."""
+    return f"{type(member).__module__}.{type(member).__qualname__}.{member.name}"
+
+
+def check_numbers(kind: type[IntEnum], what: str) -> None:
+    """Refuse two names with one number in a class, and numbers out of range.
+
+    Raises:
+        ConfigurationError: naming the member.
+    """
+    for name, member in kind.__members__.items():
+        # Python makes the second of two equal numbers a silent alias of the first.
+        if member.name != name:
+            raise ConfigurationError(
+                f"Duplicate number {member.value}: {what} {kind.__name__}.{name} has it, and so "
+                f"has {full_name(member)}. Give {name} a number of its own."
+            )
+        framework = kind.__module__.startswith(_FRAMEWORK)
+        if member.value < 0 or (member.value > _MOST and not framework):
+            raise ConfigurationError(
+                f"Number {member.value} out of range: {what} {place(member)}. Use 0 to {_MOST}; "
+                f"what is above belongs to the framework."
+            )
+
+
+def check_scopes(kind: type[OutboxScope], categories: type[OutboxCategory] | None) -> None:
+    """Refuse a scope class whose scopes do not part its categories, or that contradict themselves.
+
+    Raises:
+        ConfigurationError: naming scope and category.
+    """
+    if categories is None or not categories.__members__:
+        raise ConfigurationError(
+            f"No categories named by scope class {kind.__module__}.{kind.__qualname__}. Declare "
+            f"it as class {kind.__name__}(OutboxScope, categories=Category)."
+        )
+    owners: dict[int, OutboxScope] = {}
+    for scope in kind:
+        _check_scope(scope, categories)
+        for category in scope.policy.categories | scope.policy.retired:
+            other = owners.setdefault(category.value, scope)
+            if other is not scope:
+                raise ConfigurationError(
+                    f"Category in two scopes: {full_name(category)} is in {place(other)} and in "
+                    f"{full_name(scope)}. Leave it in one of them."
+                )
+    missing = [full_name(each) for each in categories if each.value not in owners]
+    if missing:
+        raise ConfigurationError(
+            f"Category in no scope: {', '.join(missing)}, of {kind.__module__}."
+            f"{kind.__qualname__}. Add it to the categories, or to retired, of one scope."
+        )
+
+
+def _check_scope(scope: OutboxScope, categories: type[OutboxCategory]) -> None:
+    declaration = scope.declaration
+    if declaration is None:
+        raise ConfigurationError(
+            f"Scope without categories: {place(scope)} is {scope.value!r}. Declare it as "
+            f"{scope.name} = scope_categories({scope.value}, {{…}})."
+        )
+    for category in declaration.policy.categories | declaration.policy.retired:
+        if not isinstance(category, categories):
+            shown = category.__class__.__name__
+            name = getattr(category, "name", repr(category))
+            raise ConfigurationError(
+                f"Foreign category: {shown}.{name} in scope {place(scope)} is no member of "
+                f"{categories.__name__}, which the scope class names. Give it a scope in a class "
+                f"with categories={shown}."
+            )
+    both = declaration.policy.categories & declaration.policy.retired
+    if both:
+        raise ConfigurationError(
+            f"Category in use and retired: {full_name(min(both))} in scope {place(scope)}. Leave "
+            f"it in one of the two."
+        )
+    for mistake in declaration.mistakes():
+        raise ConfigurationError(f"Wrong scope {place(scope)}: {mistake}.")
+
+
+def _identity(kind: type[IntEnum]) -> tuple[str, str]:
+    return kind.__module__, kind.__qualname__

@@ -1,0 +1,140 @@
+"""Tells the shard and the object of a message from its model: without it every caller would word both by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.core.exceptions import FieldDoesNotExist, ObjectDoesNotExist
+from django.db import models
+
+from hybridcloud.errors import IdentifierError
+from hybridcloud.outbox.declared import full_name
+
+if TYPE_CHECKING:
+    from hybridcloud.outbox.category import OutboxScope
+
+
+def infer_identifiers(
+    scope: OutboxScope,
+    model: models.Model | None,
+    *,
+    object_identifier: int | None = None,
+    shard_identifier: int | None = None,
+) -> tuple[int, int]:
+    """Return the shard identifier and the object identifier of a message.
+
+    Args:
+        scope: the scope of the message's category.
+        model: the instance that the message is about; None where both are given.
+        object_identifier: given, it is taken; else it is the instance's id.
+        shard_identifier: given, it is taken; else it is the instance's id
+            where the scope's owner is its model, else what the shard key names.
+
+    Raises:
+        IdentifierError: one of the two is not given and cannot be told.
+    """
+    if object_identifier is None:
+        if model is None:
+            raise IdentifierError(
+                f"No object identifier for a message of {full_name(scope)}: neither a model nor "
+                f"object_identifier= was given. Give one of them."
+            )
+        object_identifier = _own_id(scope, model)
+    if shard_identifier is None:
+        if model is None:
+            raise IdentifierError(
+                f"No shard identifier for a message of {full_name(scope)}: neither a model nor "
+                f"shard_identifier= was given. Give one of them."
+            )
+        shard_identifier = _shard_of(scope, model)
+    return shard_identifier, object_identifier
+
+
+def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
+    """Return the path of attributes to the shard identifier: ``pk`` for the scope's owner.
+
+    A model's own ``shard_key`` (a class attribute) wins over the scope's.
+    """
+    own = getattr(model, "shard_key", None)
+    if isinstance(own, str):
+        return own
+    owner = (scope.policy.owner or "").lower()
+    family = (model, model._meta.concrete_model, *model._meta.get_parent_list())
+    if owner and any(each is not None and each._meta.label_lower == owner for each in family):
+        return "pk"
+    return scope.policy.shard_key
+
+
+def shard_field(
+    scope: OutboxScope, model: type[models.Model]
+) -> models.Field[object, object] | None:
+    """Return the field that holds the shard identifier; None where it is no column of the model."""
+    path = shard_path(scope, model)
+    if path is None or "." in path:
+        return None
+    if path == "pk":
+        return model._meta.pk
+    try:
+        field = model._meta.get_field(path)
+    except FieldDoesNotExist:
+        return None
+    if isinstance(field, models.Field) and field.concrete and field.attname == path:
+        return field
+    return None
+
+
+def _own_id(scope: OutboxScope, model: models.Model) -> int:
+    identifier = _as_integer(model.pk)
+    if identifier is not None:
+        return identifier
+    why = "it is not saved" if model.pk is None else f"its primary key is {model.pk!r}"
+    raise IdentifierError(
+        f"No object identifier for a message of {full_name(scope)} about {_label(model)}: {why}, and an "
+        f"integer is needed. Save it first, or give object_identifier=."
+    )
+
+
+def _shard_of(scope: OutboxScope, model: models.Model) -> int:
+    path = shard_path(scope, type(model))
+    if path is None:
+        raise IdentifierError(
+            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: the scope has "
+            f"no shard_key. Give it one, set shard_key on the model, or give shard_identifier=."
+        )
+    value: object = model
+    for attribute in path.split("."):
+        value = _step(scope, model, path, value, attribute)
+    identifier = _as_integer(value)
+    if identifier is None:
+        raise IdentifierError(
+            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: {path!r} is "
+            f"{value!r}, and an integer is needed. Set it, or give shard_identifier=."
+        )
+    return identifier
+
+
+def _step(
+    scope: OutboxScope, model: models.Model, path: str, value: object, attribute: str
+) -> object:
+    try:
+        return getattr(value, attribute)
+    except (AttributeError, ObjectDoesNotExist) as exc:
+        where = "it" if value is model else type(value).__name__
+        raise IdentifierError(
+            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: {where} has no "
+            f"{attribute!r} (shard key {path!r}). Set shard_key on the model to the path of an "
+            f"attribute that it has, or give shard_identifier=."
+        ) from exc
+
+
+def _as_integer(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return int(value)
+    # Ids that came from a form or a URL and were assigned as they were.
+    return int(value) if isinstance(value, str) and value.isdecimal() else None
+
+
+def _label(model: models.Model) -> str:
+    return str(model._meta.label)
