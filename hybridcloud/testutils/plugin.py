@@ -118,6 +118,22 @@ def _hybridcloud_cells(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _hybridcloud_rpc(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let silos call one another in process, or over a local socket with the marker for it."""
+    if not _is_installed():
+        yield
+        return
+    from hybridcloud.testutils.rpc import (  # noqa: PLC0415  (Django settings)
+        in_process_transport,
+        socket_transport,
+    )
+
+    over_socket = request.node.get_closest_marker("rpc_socket") is not None
+    with socket_transport() if over_socket else in_process_transport():
+        yield
+
+
 @pytest.fixture
 def outbox(db: None) -> OutboxProbe:  # noqa: ARG001
     """Look at the outboxes of all silos, and drain them."""
