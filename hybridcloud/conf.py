@@ -138,7 +138,7 @@ def _validate(conf: Settings) -> None:
     unknown = set(conf.outbox_models) - {"CELL", "CONTROL"}
     if unknown:
         raise ConfigurationError(
-            f"Unknown silo mode {sorted(unknown)[0]!r} in HYBRIDCLOUD['OUTBOX_MODELS'] in the "
+            f"Unknown silo mode {min(unknown)!r} in HYBRIDCLOUD['OUTBOX_MODELS'] in the "
             f"settings. Use CELL and CONTROL."
         )
 

@@ -68,7 +68,9 @@ class OutboxFlushError(OutboxError):
         cause: the exception of the handler.
     """
 
-    def __init__(self, message: str, outbox: Any = None, cause: BaseException | None = None) -> None:
+    def __init__(
+        self, message: str, outbox: Any = None, cause: BaseException | None = None
+    ) -> None:
         super().__init__(message)
         self.outbox = outbox
         self.cause = cause

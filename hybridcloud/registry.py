@@ -99,10 +99,13 @@ class Slot[**P, R]:
             RegistryError: another function is there.
         """
         if self._function is not None and self._function is not function:
-            raise RegistryError(f"Slot taken: {self._what} is {self._function!r}, not {function!r}.")
+            raise RegistryError(
+                f"Slot taken: {self._what} is {self._function!r}, not {function!r}."
+            )
         self._function = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call what fills the slot, or its default."""
         return (self._function or self._default)(*args, **kwargs)
 
 

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
         scope_categories,
     )
     from hybridcloud.outbox.context import outbox_context
-    from hybridcloud.outbox.managers import CellOutboxProducingManager, ControlOutboxProducingManager
+    from hybridcloud.outbox.managers import (
+        CellOutboxProducingManager,
+        ControlOutboxProducingManager,
+    )
     from hybridcloud.outbox.mixins import (
         CellOutboxProducingModel,
         ControlOutboxProducingModel,
@@ -80,7 +83,7 @@ _HOMES = {
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [  # noqa: RUF022 - sorted as dir() sorts
+__all__ = [
     "CellOutbox",
     "CellOutboxBase",
     "CellOutboxProducingManager",

@@ -174,9 +174,7 @@ class Batch:
             lag[category] = (
                 hooks.Spread(1, seconds, seconds)
                 if known is None
-                else hooks.Spread(
-                    known.count + 1, known.total + seconds, max(known.most, seconds)
-                )
+                else hooks.Spread(known.count + 1, known.total + seconds, max(known.most, seconds))
             )
         hooks.tell(
             hooks.active.handled,

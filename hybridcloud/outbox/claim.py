@@ -21,10 +21,13 @@ from django.db import DatabaseError, InterfaceError, connections
 from hybridcloud import hooks
 from hybridcloud.conf import settings
 from hybridcloud.outbox.statements import Engine, Key, key_text
-from hybridcloud.outbox.switches import Switches
+from silos import SiloMode
+from silos.cells import all_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from hybridcloud.outbox.switches import Switches
 
 _LOG = logging.getLogger(__name__)
 FIRST: Key = (-1, 0)
@@ -88,9 +91,7 @@ class Leases:
     ) -> bool:
         """Claim up to ``most`` due shards from a cursor on; in control, of one target cell."""
         params = due_params(switches, after=after, most=most, cell=cell, heed_backoff=heed_backoff)
-        return self._took(
-            self.engine.query("claim_due", self._params(**params)), suspect=False
-        )
+        return self._took(self.engine.query("claim_due", self._params(**params)), suspect=False)
 
     def claim_known(self, keys: Sequence[Key], *, heed_backoff: bool = True) -> bool:
         """Claim those of these shards that are free, not in backoff and not suspect."""
@@ -104,7 +105,7 @@ class Leases:
         params = self._params(
             heed=heed_backoff,
             only=None if only is None else [key_text(key) for key in only],
-            off=[key_text(key) for key in switches.named_shards()],
+            off=[key_text(key) for key in switches.named_shards(self._target_cells())],
             off_scopes=list(switches.scopes),
             off_cells=list(switches.cells),
         )
@@ -112,6 +113,11 @@ class Leases:
             if self._took(self.engine.query(name, params), suspect=True):
                 return True
         return False
+
+    def _target_cells(self) -> list[str | None]:
+        if self.engine.outbox.silo_mode is not SiloMode.CONTROL:
+            return [None]
+        return [cell.name for cell in all_cells()]
 
     def owns(self, key: Key) -> bool:
         """Say whether the shard is still this drainer's, renewing the lease when a third of it is gone.

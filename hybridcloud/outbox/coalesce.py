@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-type Message = tuple[
-    int, int, int, int, str | None, datetime, datetime, str | None, float, bool
-]
+type Message = tuple[int, int, int, int, str | None, datetime, datetime, str | None, float, bool]
 """n of the shard, id, category, object, payload, scheduled_for, date_added, headers, age in s, flagged."""
 
 N: Final = 0

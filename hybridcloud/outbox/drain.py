@@ -187,9 +187,7 @@ def drain_outbox(
     Raises:
         OutboxFlushError: a handler failed and ``raise_failures`` is set.
     """
-    drainer = Drainer(
-        outbox, alias, heed_backoff=not ignore_backoff, raise_failures=raise_failures
-    )
+    drainer = Drainer(outbox, alias, heed_backoff=not ignore_backoff, raise_failures=raise_failures)
     bring_back(
         drainer.engine,
         kill_switches.current(),

@@ -53,7 +53,9 @@ class Failures:
         """Say whether a group that crashed its worker may be tried again."""
         return any(crashed and not (heed and waiting) for *_, crashed, waiting in self._rows)
 
-    def attempts(self, category: int, object_identifier: int, message_id: int, policy: Policy) -> int:
+    def attempts(
+        self, category: int, object_identifier: int, message_id: int, policy: Policy
+    ) -> int:
         """Return how often this has failed so far; something else's failures don't count."""
         return max(
             (

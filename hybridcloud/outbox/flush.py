@@ -71,7 +71,9 @@ def kick(outbox: type[OutboxBase], alias: str) -> None:
     try:
         kicker(outbox, alias)
     except Exception as exc:  # noqa: BLE001 - the edge of the process: a broker may fail in any way
-        hooks.tell(hooks.active.captured, hooks.Captured(exc, "kick", {"outbox": outbox._meta.label}))
+        hooks.tell(
+            hooks.active.captured, hooks.Captured(exc, "kick", {"outbox": outbox._meta.label})
+        )
         _LOG.warning("No kick for %s: %s", outbox._meta.label, exc)
 
 
@@ -158,7 +160,9 @@ class _Flush:
 
     def _read_own_groups(self) -> Reader:
         def statement(keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
-            groups = {(row.category, row.object_identifier) for key in keys for row in self._own[key]}
+            groups = {
+                (row.category, row.object_identifier) for key in keys for row in self._own[key]
+            }
             params = {
                 "categories": [category for category, _ in groups],
                 "objects": [each for _, each in groups],

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 _CATEGORY_LEVEL: Final = 1
 _MOST: Final = 1000
 
-_DELAYED: Final = "p.reason = 'delayed' AND (p.scheduled_for <= clock_timestamp() OR %(delayed_too)s)"
+_DELAYED: Final = (
+    "p.reason = 'delayed' AND (p.scheduled_for <= clock_timestamp() OR %(delayed_too)s)"
+)
 _UNKNOWN: Final = "p.reason = 'unknown' AND p.category = ANY(%(known)s::integer[])"
 # Held messages come back when no switch names them and nothing of theirs waits for a next try. Once
 # a failure is due, only the oldest held message of the group that failed comes back to be tried; the

@@ -75,7 +75,7 @@ class Shard:
         self.parked: dict[tuple[int, int], list[tuple[int, str]]] = {}
         self.held: set[tuple[int, int]] = set()
         self.scope_number, self.identifier = key[-2], key[-1]
-        self.cell: str | None = key[0] if len(key) > 2 else None  # noqa: PLR2004 - (cell, scope, id)
+        self.cell: str | None = key[0] if len(key) > 2 else None
         self.scope: OutboxScope | None = find_scope(self.scope_number)
         self.policy: Policy = handling.policy_of(self.scope)
 
@@ -283,7 +283,9 @@ class Pass:
             else:
                 handling.call(self, shard, message)
         except RetryLater as later:
-            self._park(shard, group, "delayed", delay=later.delay.total_seconds(), error=later.reason)
+            self._park(
+                shard, group, "delayed", delay=later.delay.total_seconds(), error=later.reason
+            )
             self.batch.flush()
             return True
         except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
@@ -295,7 +297,9 @@ class Pass:
         """Tell of a message of an at-most-once scope whose handler failed."""
         tell_lost(self, shard, group, error)
 
-    def freed_by(self, shard: Shard, category: int, object_identifier: int, message_id: int) -> None:
+    def freed_by(
+        self, shard: Shard, category: int, object_identifier: int, message_id: int
+    ) -> None:
         """Let go on what waited for a message that is settled, one way or the other."""
         settled = shard.failures.settled_by(
             category, object_identifier, message_id, coalesce=shard.policy.coalesce
@@ -344,5 +348,3 @@ def _is_behind(shard: Shard, message: Message) -> bool:
     """Say whether a lower id of the message's key may not run yet (scopes that do not coalesce)."""
     parked = shard.parked.get((message[CATEGORY], message[OBJECT]), ())
     return any(each < message[ID] and reason in {"delayed", "held"} for each, reason in parked)
-
-

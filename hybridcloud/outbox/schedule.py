@@ -128,14 +128,18 @@ def prepare_next_from_shard(outbox: type[OutboxBase], key: Key, *, alias: str) -
     return first
 
 
-def shard_depths(outbox: type[OutboxBase], *, alias: str, limit: int | None) -> list[dict[str, Any]]:
+def shard_depths(
+    outbox: type[OutboxBase], *, alias: str, limit: int | None
+) -> list[dict[str, Any]]:
     """Return the deepest shards, parked messages included.
 
     Raises:
         ValueError: the limit is not positive.
     """
     if limit is not None and limit <= 0:
-        raise ValueError(f"Limit {limit} of get_shard_depths_descending is not positive. Use None for all.")
+        raise ValueError(
+            f"Limit {limit} of get_shard_depths_descending is not positive. Use None for all."
+        )
     engine = Engine(outbox, alias)
     names = (*engine.tables.sharding_columns, "depth")
     rows = engine.query("depths", {"most": limit})

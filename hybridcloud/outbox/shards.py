@@ -1,4 +1,4 @@
-"""What is held, why, and until when: without these tables a failing shard would be tried at every tick, or by two drainers at once.
+"""What is held, why, and until when: without these tables a failing shard would be tried at every tick.
 
 *Lease* says who drains a shard, *Failure* what failed and when it is tried
 again, and the *parked* tables keep messages that may not run now. Writers touch
@@ -113,7 +113,7 @@ class FailureColumns(models.Model):
 
 def _group_indexes(*shard: str) -> list[models.Index]:
     return [
-        models.Index(fields=["scheduled_for"], name="%(class)s_due"),
+        models.Index(fields=["reason", "scheduled_for"], name="%(class)s_due"),
         models.Index(
             fields=[*shard, "category", "object_identifier", "id"], name="%(class)s_group"
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from django.db import InterfaceError, OperationalError, connections
 
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 type Key = tuple[Any, ...]
 type Rows = list[tuple[Any, ...]]
 
-_PINS: Final = (
-    "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; "
-)
+_PINS: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; "
 _RELAXED: Final = "SET LOCAL synchronous_commit = off; "
 _TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
 _ALIASES: Final = "oklfpgcs"
@@ -203,7 +201,7 @@ class _Snapshot:
         self._engine = engine
         self._open = not engine.connection.in_atomic_block
 
-    def __enter__(self) -> _Snapshot:
+    def __enter__(self) -> Self:
         if self._open:
             self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + _PINS.rstrip("; "))
         return self

@@ -16,7 +16,7 @@ from hybridcloud.outbox.category import OutboxCategory, OutboxScope, all_categor
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
@@ -29,7 +29,10 @@ options.register(
     doc="Switches: objects with any of scope, identifier, cell, category; what is left out is any.",
 )
 options.register(
-    DISABLED_ORGANIZATIONS, list, [], doc="Organizations whose ORGANIZATION_SCOPE shards are stopped."
+    DISABLED_ORGANIZATIONS,
+    list,
+    [],
+    doc="Organizations whose ORGANIZATION_SCOPE shards are stopped.",
 )
 options.register(DISABLED_USERS, list, [], doc="Users whose USER_SCOPE shards are stopped.")
 
@@ -91,23 +94,22 @@ class Switches:
             for scope in (scopes if switch.scope is None else [switch.scope])
         ]
 
-    def named_shards(self) -> list[tuple[Any, ...]]:
-        """Return the keys of single shards that are stopped, with the cell where one is named."""
+    def named_shards(self, cells: Sequence[str | None]) -> list[tuple[Any, ...]]:
+        """Return the keys of single shards that are stopped, for these target cells; None: a cell's own table."""
         return [
             (scope, identifier) if cell is None else (cell, scope, identifier)
-            for cell in {None, *(switch.cell for switch in self.shards)}
+            for cell in cells
             for scope, identifier in self.shards_of(cell)
         ]
 
 
 def current() -> Switches:
     """Return the switches in force: the runtime options, and cells whose breaker is open."""
-    switches = _compile(
+    return _compile(
         _frozen(options.get(DISABLED_SHARDS)),
         tuple(options.get(DISABLED_ORGANIZATIONS)),
         tuple(options.get(DISABLED_USERS)),
     )
-    return switches
 
 
 def is_cell_stopped(switches: Switches, cell: str) -> bool:

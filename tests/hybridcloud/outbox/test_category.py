@@ -9,7 +9,6 @@ import pytest
 
 from fixtures.acme.categories import Category, Scope
 from hybridcloud.errors import ConfigurationError, InvalidOutboxError
-from hybridcloud.outbox import category as module
 from hybridcloud.outbox import (
     CellOutbox,
     ControlOutbox,
@@ -19,6 +18,7 @@ from hybridcloud.outbox import (
     OutboxScope,
     scope_categories,
 )
+from hybridcloud.outbox import category as module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,9 +112,7 @@ class TestMistakes:
     def test_two_scopes_of_a_class_with_one_number(self) -> None:
         kind = make_category(A=8001, B=8002)
         with pytest.raises(ConfigurationError, match=r"8001: scope Lane\.TWO .* Lane\.ONE"):
-            _scope(
-                kind, ONE=scope_categories(8001, {kind.A}), TWO=scope_categories(8001, {kind.B})
-            )
+            _scope(kind, ONE=scope_categories(8001, {kind.A}), TWO=scope_categories(8001, {kind.B}))
 
     def test_two_scopes_of_different_apps_with_one_number(self) -> None:
         kind = make_category(A=8001)
@@ -141,9 +139,7 @@ class TestMistakes:
         with pytest.raises(
             ConfigurationError, match=r"two scopes: Kind\.A is in .*Lane\.ONE and in Lane\.TWO"
         ):
-            _scope(
-                kind, ONE=scope_categories(8001, {kind.A}), TWO=scope_categories(8002, {kind.A})
-            )
+            _scope(kind, ONE=scope_categories(8001, {kind.A}), TWO=scope_categories(8002, {kind.A}))
 
     def test_a_category_in_two_scopes_by_retirement(self) -> None:
         kind = make_category(A=8001)
@@ -157,7 +153,9 @@ class TestMistakes:
     def test_a_category_in_scopes_of_two_classes(self) -> None:
         kind = make_category(A=8001)
         _scope(kind, ONE=scope_categories(8001, {kind.A}))
-        with pytest.raises(ConfigurationError, match=r"two scopes: Kind\.A is in .*Lane\.ONE.*Road"):
+        with pytest.raises(
+            ConfigurationError, match=r"two scopes: Kind\.A is in .*Lane\.ONE.*Road"
+        ):
             _scope(kind, "Road", ONE=scope_categories(8002, {kind.A}))
 
     def test_a_category_in_use_and_retired(self) -> None:
@@ -282,9 +280,10 @@ class TestMessages:
         )
         assert [type(each) for each in made] == [ControlOutbox, ControlOutbox]
         assert [each.cell_name for each in made] == ["eu", "us"]
-        assert Category.USER_UPDATE.as_control_outboxes(
-            [], shard_identifier=5, object_identifier=5
-        ) == []
+        assert (
+            Category.USER_UPDATE.as_control_outboxes([], shard_identifier=5, object_identifier=5)
+            == []
+        )
 
     @pytest.mark.parametrize(
         ("scope", "category", "says"),
@@ -294,7 +293,9 @@ class TestMessages:
             (7777, 5, r"Category\.AUDIT_LOG_EVENT does not belong to scope 7777"),
         ],
     )
-    def test_a_pair_that_does_not_fit_is_refused(self, scope: int, category: int, says: str) -> None:
+    def test_a_pair_that_does_not_fit_is_refused(
+        self, scope: int, category: int, says: str
+    ) -> None:
         with pytest.raises(InvalidOutboxError, match=says):
             module.validated_scope(scope, category)
 

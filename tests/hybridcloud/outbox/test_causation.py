@@ -1,0 +1,67 @@
+"""Rule 9: causation travels, and a loop stops at a limit, in the dead letters, with its chain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from hybridcloud import causation
+from hybridcloud.conf import settings
+from hybridcloud.outbox import CellOutbox, outbox_context
+from hybridcloud.outbox.shards import CellParked
+
+from .engine import US, Kind, drain_us, failures, ids, listening, message, put
+
+pytestmark = [pytest.mark.rule(9), pytest.mark.usefixtures("committed")]
+
+
+def again(*, object_identifier: int, **_: Any) -> None:
+    """Write the message that makes this handler run once more: the loop of two handlers."""
+    with outbox_context(transaction.atomic(using=US), flush=False):
+        message(obj=object_identifier + 1).save(using=US)
+
+
+def test_a_message_written_by_a_handler_carries_what_caused_it() -> None:
+    put(obj=1)
+    with listening(Kind.PLAIN, act=lambda **_: message(Kind.SILENT).save(using=US)):
+        drain_us()
+    row = CellParked.objects.using(US).get()
+    assert row.headers["depth"] == 1
+    assert row.headers["chain"] == ["PLAIN"]
+
+
+def test_a_message_that_nothing_caused_carries_no_headers() -> None:
+    put(obj=1)
+    assert CellOutbox.objects.using(US).get().headers is None
+
+
+def test_a_loop_stops_at_the_limit_in_the_dead_letters_with_its_chain() -> None:
+    put(obj=1)
+    with listening(Kind.PLAIN, act=again) as seen:
+        drain_us()
+    limit = settings().causation_limit
+    assert len(seen.calls) == limit
+    assert ids() == []
+    row = CellParked.objects.using(US).get()
+    assert row.reason == "dead"
+    assert (row.error or "").count("PLAIN >") >= limit - 1
+    assert failures() == []
+
+
+def test_a_long_chain_keeps_its_correlation() -> None:
+    put(obj=1)
+    seen: set[str] = set()
+
+    def act(*, object_identifier: int, **_: Any) -> None:
+        known = causation.current()
+        assert known is not None
+        assert known.depth == object_identifier
+        seen.add(known.correlation_id)
+        if object_identifier < 5:
+            again(object_identifier=object_identifier)
+
+    with listening(Kind.PLAIN, act=act):
+        drain_us()
+    assert len(seen) == 1
