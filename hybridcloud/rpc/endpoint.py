@@ -90,7 +90,7 @@ class Endpoint:
         if request.method != "POST":
             return HttpResponse(status=405, headers={"Allow": "POST"})
         try:
-            return HttpResponse(work(), content_type="application/json")
+            return _reply(work(), 200)
         except errors.RpcSetupError as exc:
             return _respond(_captured(exc, {"path": request.path}))
         except errors.RpcError as exc:
@@ -220,4 +220,10 @@ def _captured(exc: Exception, tags: dict[str, str]) -> errors.RpcRemoteError:
 
 
 def _respond(error: errors.RpcError) -> HttpResponse:
-    return HttpResponse(dump_error(error), status=error.status, content_type="application/json")
+    return _reply(dump_error(error), error.status)
+
+
+def _reply(body: bytes, status: int) -> HttpResponse:
+    # Without a length, servers that do not chunk end the connection after each reply.
+    headers = {"Content-Length": str(len(body))}
+    return HttpResponse(body, "application/json", status, headers=headers)

@@ -144,7 +144,7 @@ class MethodSchema:
             Problem(self._public(error["loc"]), error["type"])
             for error in exc.errors(include_url=False, include_context=False, include_input=False)
         ]
-        inside = all(len(p.location) > 1 or p.location == ("value",) for p in problems)
+        inside = all(_is_inside(problem.location) for problem in problems)
         kind = RpcValidationError if inside else RpcBodyError
         return kind(f"{problems[0]} in {self.name}.", problems=problems)
 
@@ -153,8 +153,13 @@ class MethodSchema:
         return tuple(p if isinstance(p, int) or p in self._names else "*" for p in location)
 
 
+def _is_inside(location: tuple[str | int, ...]) -> bool:
+    """Say whether an argument or the result is wrong, rather than the body around it."""
+    return location[:1] == ("value",) or (location[:1] == ("args",) and len(location) > 1)
+
+
 def _typed_dict(name: str, fields: Mapping[str, Any]) -> Any:
-    made = TypedDict(name, dict(fields))  # type: ignore[misc]
+    made = TypedDict(name, dict(fields))  # type: ignore[misc]  # noqa: UP013
     # An attribute that pydantic documents for TypedDicts, which type checkers do not know.
     setattr(made, "__pydantic_config__", CONFIG)  # noqa: B010
     return made

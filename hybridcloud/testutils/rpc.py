@@ -1,0 +1,211 @@
+"""Carries calls between silos inside one test run; without it tests would need servers, or skip the wire.
+
+Both transports run the real endpoint with the real bytes and signature. What differs from production
+is that one process is every silo.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import contextmanager
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, override
+
+from django.core.handlers.wsgi import WSGIRequest
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+from django.db import connections
+from django.test import RequestFactory
+from django.urls import resolve
+from django.urls.exceptions import Resolver404
+
+from hybridcloud.rpc.client import HttpTransport, Outgoing, Reply, transport
+from hybridcloud.rpc.endpoint import Endpoint
+from hybridcloud.rpc.errors import RpcError
+from hybridcloud.rpc.urls import patterns
+from silos.guard import open_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from django.http import HttpRequest, HttpResponse
+
+    from silos.mode import CurrentSilo
+
+
+class RpcInTransactionError(RpcError):
+    """Another silo was called while a transaction was open.
+
+    In production the call would hold the transaction's locks for as long as the network takes, and
+    what it does would stay when the transaction rolls back.
+    """
+
+
+def every_silo(asked: CurrentSilo | None) -> CurrentSilo | None:
+    """Let one endpoint be every silo, whatever silo the settings give to the process."""
+    return asked
+
+
+# A tuple, because Django caches resolvers by it.
+_URLS = tuple(patterns(Endpoint(silo_for=every_silo)))
+
+
+class InProcessTransport:
+    """Runs the endpoint on the caller's thread, so on the connections of its test case."""
+
+    round_trips_local_calls = True
+
+    def __init__(self) -> None:
+        self._factory = RequestFactory()
+
+    def send(self, request: Outgoing) -> Reply:
+        """Answer a request as its silo would.
+
+        Raises:
+            RpcInTransactionError: the caller has a transaction open.
+        """
+        refuse_open_transaction(request)
+        incoming = self._factory.post(
+            request.path,
+            data=request.body,
+            content_type=request.headers["Content-Type"],
+            headers=dict(request.headers),
+        )
+        # Another process would not see the caller's context variables, so this one must not.
+        response = Context().run(_answer, incoming)
+        return Reply(response.status_code, response.content)
+
+
+class SocketTransport(HttpTransport):
+    """Sends over HTTP to a server of this process, for all silos."""
+
+    round_trips_local_calls = True
+
+    def __init__(self, address: str) -> None:
+        super().__init__(lambda _silo: address)
+
+    @override
+    def send(self, request: Outgoing) -> Reply:
+        """Send a request over the socket.
+
+        Raises:
+            RpcInTransactionError: the caller has a transaction open.
+        """
+        refuse_open_transaction(request)
+        return super().send(request)
+
+
+class RpcServer(ThreadedWSGIServer):
+    """The endpoint of every silo, on a loopback port that the system chose.
+
+    Attributes:
+        accepted: how many connections were made to it.
+    """
+
+    # So that closing the server waits for what runs, and no database connection outlives the test.
+    daemon_threads = False
+
+    def __init__(self, application: Callable[..., Iterable[bytes]] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _QuietHandler)
+        self.accepted = 0
+        self._open: set[socket.socket] = set()
+        self.set_app(application or _application)
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.02}, name="rpc-server"
+        )
+
+    @property
+    def address(self) -> str:
+        """The base URL of the server."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @override
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, and count it."""
+        accepted, address = super().get_request()
+        self.accepted += 1
+        self._open.add(accepted)
+        return accepted, address
+
+    @override
+    def close_request(self, request: Any) -> None:
+        """Forget a connection that has ended."""
+        self._open.discard(request)
+        super().close_request(request)
+
+    def drop_connections(self) -> None:
+        """End all connections, as a server does with idle ones."""
+        for each in tuple(self._open):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:  # the other end was faster
+                self._open.discard(each)
+
+    @contextmanager
+    def running(self) -> Iterator[RpcServer]:
+        """Serve inside the block."""
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self.shutdown()
+            self._thread.join()
+            # Kept-alive connections hold their threads until they are dropped.
+            self.drop_connections()
+            self.server_close()
+
+
+class _QuietHandler(WSGIRequestHandler):
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing of each request."""
+
+
+@contextmanager
+def in_process_transport() -> Iterator[InProcessTransport]:
+    """Let calls between silos run in process, inside the block."""
+    installed = InProcessTransport()
+    with transport.override(installed):
+        yield installed
+
+
+@contextmanager
+def socket_transport() -> Iterator[RpcServer]:
+    """Let calls between silos go over a loopback socket, inside the block.
+
+    The methods run on threads of their own, with connections of their own: a test case must not
+    wrap what they shall see in its transaction (``django_db(transaction=True)``).
+    """
+    with RpcServer().running() as server, transport.override(SocketTransport(server.address)):
+        yield server
+
+
+def refuse_open_transaction(request: Outgoing) -> None:
+    """Refuse a call from inside a transaction; a test case's own is none of the caller's.
+
+    Raises:
+        RpcInTransactionError: a transaction is open on one of this thread's connections.
+    """
+    open_on = [c.alias for c in connections.all(initialized_only=True) if open_blocks(c)]
+    if open_on:
+        raise request.fail(
+            RpcInTransactionError,
+            f"Open transaction on {', '.join(open_on)} during an RPC call. Call after the commit, "
+            f"or let an outbox carry it.",
+        )
+
+
+def _answer(request: HttpRequest) -> HttpResponse:
+    match = resolve(request.path, urlconf=_URLS)
+    response: HttpResponse = match.func(request, *match.args, **match.kwargs)
+    return response
+
+
+def _application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    try:
+        response = _answer(WSGIRequest(environ))
+    except Resolver404:
+        start_response("404 Not Found", [("Content-Length", "0")])
+        return []
+    start_response(f"{response.status_code} {response.reason_phrase}", [*response.items()])
+    return [response.content]
