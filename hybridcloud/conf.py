@@ -1,4 +1,4 @@
-"""Reads ``settings.HYBRIDCLOUD`` into one frozen, validated object: without it a typo in a key would be a silent default.
+"""Reads ``settings.HYBRIDCLOUD`` into one frozen object: without it a typo in a key would be a silent default.
 
 The keys that say what a silo is (``SILO_MODE``, ``CELLS`` and so on) are read
 by ``silos``; they are known here so that they are not taken for typos.

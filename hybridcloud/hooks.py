@@ -1,4 +1,4 @@
-"""Facts that the engine tells and seams where it can be watched: without them telemetry and exact tests would live inside the engine.
+"""Facts that the engine tells, and seams to watch it at: without them telemetry would live inside the engine.
 
 A listener subclasses `Hooks` and overrides what it wants. Facts come once per
 batch, never per message; seams come at each step and exist so that tests can
@@ -265,5 +265,5 @@ def tell[F](listeners: tuple[Callable[[F], None], ...], fact: F) -> None:
     for listener in listeners:
         try:
             listener(fact)
-        except Exception:  # the edge of the process: telemetry must not fail a drain
+        except Exception:  # noqa: BLE001 - the edge of the process: telemetry must not fail a drain
             _LOG.exception("A listener of %s failed", type(fact).__name__)

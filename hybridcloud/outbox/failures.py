@@ -1,4 +1,4 @@
-"""What failed and when it is tried again: without it a failing handler would be called at every tick (rules 4 and 8)."""
+"""What failed, and when it is tried again: without it a failing handler would be called at every tick (rules 4, 8)."""
 
 from __future__ import annotations
 
@@ -9,90 +9,15 @@ from hybridcloud.errors import OutboxFlushError
 from hybridcloud.outbox.category import OnFailure, category_name, scope_name
 from hybridcloud.outbox.coalesce import CATEGORY, ID, OBJECT
 from hybridcloud.outbox.handling import error_text
+from hybridcloud.outbox.recorded import Failures
 from hybridcloud.outbox.statements import key_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hybridcloud.outbox.category import Policy
+    from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.coalesce import Group
-    from hybridcloud.outbox.passes import Pass, Shard
+    from hybridcloud.outbox.passes import Pass
 
 _LEVELS = {OnFailure.BLOCK_SHARD: 0, OnFailure.BLOCK_CATEGORY: 1, OnFailure.BLOCK_OBJECT: 2}
-_SHARD, _CATEGORY, _OBJECT = range(3)
-
-
-class Failures:
-    """The recorded failures of one shard.
-
-    Args:
-        rows: (id, level, category, object, message id, attempts, crashed, waiting).
-    """
-
-    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        self._rows = list(rows)
-        self._waiting: set[tuple[int, ...]] = set()
-        for _, level, category, object_identifier, *_, waiting in rows:
-            if waiting:
-                self.hold(level, category, object_identifier)
-
-    def hold(self, level: int, category: int, object_identifier: int) -> None:
-        """Let the category, or the object, wait from now on."""
-        if level == _CATEGORY:
-            self._waiting.add((category,))
-        elif level == _OBJECT:
-            self._waiting.add((category, object_identifier))
-
-    def waits_for(self, category: int, object_identifier: int) -> bool:
-        """Say whether a message waits for something else's, or its own, next try."""
-        return bool(self._waiting) and (
-            (category,) in self._waiting or (category, object_identifier) in self._waiting
-        )
-
-    def crash_is_due(self, *, heed: bool) -> bool:
-        """Say whether a group that crashed its worker may be tried again."""
-        return any(crashed and not (heed and waiting) for *_, crashed, waiting in self._rows)
-
-    def attempts(
-        self, category: int, object_identifier: int, message_id: int, policy: Policy
-    ) -> int:
-        """Return how often this has failed so far; something else's failures don't count."""
-        return max(
-            (
-                row[5]
-                for row in self._rows
-                if _is_of(row, category, object_identifier, message_id, coalesce=policy.coalesce)
-            ),
-            default=0,
-        )
-
-    def settled_by(
-        self, category: int, object_identifier: int, message_id: int, *, coalesce: bool
-    ) -> list[tuple[int, int]]:
-        """Return (id, level) of the failures that a success of this message settles."""
-        if not self._rows:
-            return []
-        return [
-            (row[0], row[1])
-            for row in self._rows
-            if _is_of(row, category, object_identifier, message_id, coalesce=coalesce)
-        ]
-
-    def of_the_shard(self) -> list[tuple[int, int]]:
-        """Return (id, level) of the failures at shard level: settled when the shard drains cleanly."""
-        return [(row[0], row[1]) for row in self._rows if row[1] == _SHARD]
-
-
-def _is_of(
-    row: tuple[Any, ...],
-    category: int,
-    object_identifier: int,
-    message_id: int,
-    *,
-    coalesce: bool,
-) -> bool:
-    same_key = row[2] == category and row[3] == object_identifier
-    return same_key and (coalesce or row[4] == message_id)
 
 
 def record_crash(run: Pass, shard: Shard, group: Group) -> bool:
@@ -157,7 +82,7 @@ def record_failure(
             "error": f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
             "traceback": error_text(error),
         }
-    if dead or level != _SHARD:
+    if dead or level != Failures.SHARD:
         statements.append(engine.sql("park"))
         params |= {
             "park_ids": [message_id],
@@ -165,7 +90,7 @@ def record_failure(
             "delay": None,
             "park_error": error_text(error) if dead else None,
         }
-    waits = not dead and level == _SHARD
+    waits = not dead and level == Failures.SHARD
     if waits:
         releasing, more = run.leases.releasing([shard.key])
         statements += releasing

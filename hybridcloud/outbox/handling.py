@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from django.dispatch import Signal
 
     from hybridcloud.outbox.category import OutboxScope
+    from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.coalesce import Group, Message
-    from hybridcloud.outbox.passes import Pass, Shard
+    from hybridcloud.outbox.passes import Pass
     from hybridcloud.outbox.statements import Engine
 
 NOT_FINISHED: Final = "started, not finished"
@@ -162,7 +163,7 @@ def in_transaction(run: Pass, shard: Shard, group: Group, captured: Sequence[int
                     cursor.execute(engine.sql("ack_parked"), {"parked_ids": parked})
                     gone += cursor.rowcount
             if not owned or gone != len(captured):
-                raise _LostShardError
+                raise _LostShardError  # noqa: TRY301 - the way to roll back
     except _LostShardError:
         run.batch.drop(shard.key)
         return False

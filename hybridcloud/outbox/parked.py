@@ -78,7 +78,7 @@ def bring_back(
         "heed": heed_backoff,
         "ordered": [scope.value for scope in all_scopes() if not scope.policy.coalesce],
     }
-    if not engine.run([f"SELECT 1 FROM {engine.tables.parked} WHERE reason <> 'dead' LIMIT 1"], {}):
+    if not engine.query("any_parked", {}):
         return 0
     moved = 0
     for which in (_DELAYED, _UNKNOWN, _HELD.format(switched=switched, **_words(engine))):

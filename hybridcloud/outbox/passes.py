@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from hybridcloud import hooks
 from hybridcloud.outbox import handling
 from hybridcloud.outbox.batch import Batch
-from hybridcloud.outbox.category import Delivery, find_scope, is_retired
+from hybridcloud.outbox.category import Delivery, is_retired
+from hybridcloud.outbox.claimed import Shard, shards_of
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
     DATE_ADDED,
@@ -27,18 +28,16 @@ from hybridcloud.outbox.coalesce import (
     SCHEDULED_FOR,
     Group,
     Message,
-    N,
-    group_messages,
 )
-from hybridcloud.outbox.failures import Failures, record_crash, record_failure, tell_lost
+from hybridcloud.outbox.failures import record_crash, record_failure, tell_lost
 from hybridcloud.outbox.parked import Freed, bring_back_freed
+from hybridcloud.outbox.recorded import Failures
 from hybridcloud.outbox.signals import RetryLater
 from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hybridcloud.outbox.category import OutboxScope, Policy
     from hybridcloud.outbox.claim import Leases
     from hybridcloud.outbox.models import OutboxBase
     from hybridcloud.outbox.switches import Switches
@@ -63,25 +62,6 @@ def read_all(bound: int = NO_BOUND) -> Reader:
         return "fetch", {"bound": bound, "most": share}
 
     return statement
-
-
-class Shard:
-    """A claimed shard in a pass: its messages and what is known of its exceptions."""
-
-    def __init__(self, key: Key, messages: list[Message]) -> None:
-        self.key = key
-        self.messages = messages
-        self.failures = Failures([])
-        self.parked: dict[tuple[int, int], list[tuple[int, str]]] = {}
-        self.held: set[tuple[int, int]] = set()
-        self.scope_number, self.identifier = key[-2], key[-1]
-        self.cell: str | None = key[0] if len(key) > 2 else None
-        self.scope: OutboxScope | None = find_scope(self.scope_number)
-        self.policy: Policy = handling.policy_of(self.scope)
-
-    def groups(self) -> list[Group]:
-        """Return the messages grouped as the scope wants it."""
-        return group_messages(self.messages, coalesce=self.policy.coalesce)
 
 
 class Pass:
@@ -150,7 +130,7 @@ class Pass:
         name, params = self.read(keys)
         rows = self.engine.query(name, {**params, **self.engine.keys(keys)})
         self.batch.read_at = monotonic()
-        shards = _shards(keys, rows)
+        shards = shards_of(keys, rows)
         flagged = [shard.key for shard in shards if shard.messages[0][FLAGGED]]
         if flagged:
             exact = self._read_flagged(flagged)
@@ -166,7 +146,7 @@ class Pass:
         name, params = self.read(keys)
         with self.engine.snapshot() as snapshot:
             rows = snapshot.query(name, {**params, **self.engine.keys(keys)})
-            shards = _shards(keys, rows)
+            shards = shards_of(keys, rows)
             wanted = [
                 (position, shard.key, *group)
                 for position, shard in enumerate(shards)
@@ -230,7 +210,7 @@ class Pass:
             category in stopped
             or key in shard.held
             or (self.heed_backoff and shard.failures.waits_for(*key))
-            or (not shard.policy.coalesce and _is_behind(shard, message))
+            or (shard.is_behind(message))
         )
         if waits:
             self._park(shard, group, "held")
@@ -248,11 +228,7 @@ class Pass:
 
     def captured(self, shard: Shard, group: Group) -> list[int]:
         """Return the ids that go with the group: those read, and older parked ones of its object."""
-        if not (shard.policy.coalesce and shard.parked):
-            return group.ids
-        key = (group.newest[CATEGORY], group.newest[OBJECT])
-        older = [each for each, _ in shard.parked.get(key, ()) if each < group.newest[ID]]
-        return older + group.ids
+        return shard.older_parked(group) + group.ids
 
     def take(self, shard: Shard, group: Group, ids: list[int], *, calls: int) -> None:
         """Gather captured messages for the next acknowledgement, parked ones from both tables.
@@ -265,8 +241,7 @@ class Pass:
 
     def _handle(self, shard: Shard, group: Group) -> bool:
         """Call the handler and settle the outcome; say whether the shard goes on."""
-        policy, message = shard.policy, group.newest
-        captured = self.captured(shard, group)
+        message = group.newest
         error = handling.too_deep(message)
         if error is not None:
             self.batch.flush()
@@ -274,19 +249,23 @@ class Pass:
         if self.leases.suspect and not self.leases.mark(shard.key, message[ID]):
             self.leases.lost.add(shard.key)
             return False
-        if policy.delivery is Delivery.AT_MOST_ONCE:
-            return handling.at_most_once(self, shard, group, captured)
+        if shard.policy.delivery is Delivery.AT_MOST_ONCE:
+            return handling.at_most_once(self, shard, group, self.captured(shard, group))
+        return self._attempt(shard, group)
+
+    def _attempt(self, shard: Shard, group: Group) -> bool:
+        captured = self.captured(shard, group)
         try:
-            if policy.atomic:
+            if shard.policy.atomic:
                 if not handling.in_transaction(self, shard, group, captured):
                     return False
             else:
-                handling.call(self, shard, message)
+                handling.call(self, shard, group.newest)
         except RetryLater as later:
             self._park(
                 shard, group, "delayed", delay=later.delay.total_seconds(), error=later.reason
             )
-            self.batch.flush()
+            self.batch.flush(clear_mark=self._marked(shard))
             return True
         except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
             return record_failure(self, shard, group, exc)
@@ -333,18 +312,7 @@ class Pass:
             return
         self.take(shard, group, captured, calls=1)
         if self.leases.suspect or self.batch.is_full(policy.ack):
-            self.batch.flush(clear_mark=shard.key if self.leases.suspect else None)
+            self.batch.flush(clear_mark=self._marked(shard))
 
-
-def _shards(keys: Sequence[Key], rows: Sequence[Any]) -> list[Shard]:
-    ordered = sorted(rows, key=itemgetter(N))
-    return [
-        Shard(keys[position - 1], list(messages))
-        for position, messages in groupby(ordered, key=itemgetter(N))
-    ]
-
-
-def _is_behind(shard: Shard, message: Message) -> bool:
-    """Say whether a lower id of the message's key may not run yet (scopes that do not coalesce)."""
-    parked = shard.parked.get((message[CATEGORY], message[OBJECT]), ())
-    return any(each < message[ID] and reason in {"delayed", "held"} for each, reason in parked)
+    def _marked(self, shard: Shard) -> Key | None:
+        return shard.key if self.leases.suspect else None

@@ -209,6 +209,10 @@ RETURNING id
 -- name: note_error
 UPDATE {parked} SET error = %(park_error)s WHERE id = ANY(%(park_ids)s)
 
+-- name: any_parked
+-- Whether a mover has anything to look at; dead letters wait for people.
+SELECT 1 FROM {parked} WHERE reason < 'dead' OR reason > 'dead' LIMIT 1
+
 -- name: bring_back
 -- Moves parked messages to the outbox, oldest first, ids kept; {which} says which of them.
 WITH due AS (

@@ -226,7 +226,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         try:
             self.result = self._context.run(self._function)
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 - given to the thread that waits
             self.error = exc
         finally:
             connections.close_all()

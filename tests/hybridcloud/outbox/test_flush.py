@@ -126,13 +126,17 @@ def test_a_flush_waits_for_another_drainer_and_returns_when_its_messages_are_gon
             waiting.set()
             running.open.set()
 
-    with listening(Kind.PLAIN) as seen, hooks.installed(running), hooks.installed(Watch()):
-        with Worker(drain_us) as drainer:
-            assert running.reached.wait(WAIT)
-            with counted_kicks() as kicks:
-                save(message(obj=7, payload="mine"))
-            assert waiting.is_set()
-            drainer.join(WAIT)
+    with (
+        listening(Kind.PLAIN) as seen,
+        hooks.installed(running),
+        hooks.installed(Watch()),
+        Worker(drain_us) as drainer,
+    ):
+        assert running.reached.wait(WAIT)
+        with counted_kicks() as kicks:
+            save(message(obj=7, payload="mine"))
+        assert waiting.is_set()
+        drainer.join(WAIT)
     assert (Kind.PLAIN, 7, "mine") in seen.calls
     assert ids() == []
     assert kicks == []
@@ -213,6 +217,6 @@ def test_where_a_test_asks_for_it_a_flush_raises_the_cause() -> None:
         listening(Kind.PLAIN, act=act),
         flush.raising_failures(),
         pytest.raises(OutboxFlushError, match=r"^ValueError: down - while handling"),
+        outbox_context(transaction.atomic(using=US)),
     ):
-        with outbox_context(transaction.atomic(using=US)):
-            message(obj=7).save(using=US)
+        message(obj=7).save(using=US)
