@@ -55,9 +55,8 @@ def split(due: Sequence[Key], parts: int) -> list[tuple[Key, int]]:
         shards to claim at once. The tasks' leases keep them off one another's
         shards; one that is done early goes on with what is left of the others.
     """
-    parts = max(1, min(parts, len(due)))
-    share = -(-len(due) // parts)
-    starts = [FIRST, *(due[number * share - 1][-2:] for number in range(1, parts))]
+    share = max(1, -(-len(due) // max(1, parts)))
+    starts = [FIRST, *(due[before - 1][-2:] for before in range(share, len(due), share))]
     return [(start, share) for start in starts]
 
 

@@ -1,0 +1,136 @@
+"""Control messages: each is for one cell, and a cell that is stopped costs the others nothing."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connections, transaction
+from django.test.utils import CaptureQueriesContext
+
+from hybridcloud.outbox import ControlOutbox, outbox_context, process_control_outbox
+from hybridcloud.outbox.drain import Drainer
+from hybridcloud.outbox.switches import DISABLED_SHARDS
+from hybridcloud.testutils import override_options
+from silos import SiloMode, assume_silo
+from silos.mode import get_current_silo
+
+from .engine import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.usefixtures("committed")
+CONTROL = "control"
+
+
+def send(*cells: str, shard: int = 1, obj: int = 1) -> None:
+    """Commit a message for each cell."""
+    messages = Kind.PLAIN.as_control_outboxes(cells, shard_identifier=shard, object_identifier=obj)
+    with outbox_context(transaction.atomic(using=CONTROL), flush=False):
+        for message in messages:
+            message.save(using=CONTROL)
+
+
+def drain() -> int:
+    """Drain control's outbox as a task does."""
+    with assume_silo(SiloMode.CONTROL):
+        return Drainer(ControlOutbox, CONTROL).sweep()
+
+
+@contextmanager
+def listening() -> Iterator[list[tuple[str, int]]]:
+    """Receive control messages; gather (cell, object)."""
+    calls: list[tuple[str, int]] = []
+
+    def receive(*, cell_name: str, object_identifier: int, **_: Any) -> None:
+        assert get_current_silo().mode is SiloMode.CONTROL
+        calls.append((cell_name, object_identifier))
+
+    process_control_outbox.connect(receive, sender=Kind.PLAIN, weak=False)
+    try:
+        yield calls
+    finally:
+        process_control_outbox.disconnect(receive, sender=Kind.PLAIN)
+
+
+def left() -> list[str]:
+    """Return the cells of what is left."""
+    rows = ControlOutbox.objects.using(CONTROL).order_by("cell_name")
+    return list(rows.values_list("cell_name", flat=True))
+
+
+def test_each_cell_gets_its_own_message() -> None:
+    send("us", "eu")
+    with listening() as calls:
+        drain()
+    assert sorted(calls) == [("eu", 1), ("us", 1)]
+    assert left() == []
+
+
+@pytest.mark.rule(5)
+def test_a_switched_off_cell_keeps_its_messages_while_the_other_gets_its_own() -> None:
+    send("us", "eu")
+    with listening() as calls:
+        with override_options({DISABLED_SHARDS: [{"cell": "eu"}]}):
+            drain()
+            assert calls == [("us", 1)]
+            assert left() == ["eu"]
+        drain()
+    assert left() == []
+
+
+@pytest.mark.rule(5)
+def test_a_disabled_cell_costs_one_probe_however_many_shards_it_has() -> None:
+    def statements(shards: int) -> int:
+        for shard in range(shards):
+            send("eu", shard=shard)
+        with (
+            override_options({DISABLED_SHARDS: [{"cell": "eu"}]}),
+            CaptureQueriesContext(connections[CONTROL]) as queries,
+        ):
+            drain()
+        return len(queries.captured_queries)
+
+    with listening():
+        assert statements(1) == statements(40)
+
+
+def test_a_cell_whose_breaker_is_open_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridcloud.outbox import switches
+
+    monkeypatch.setattr(switches, "cell_is_broken", lambda cell: cell == "eu")
+    send("us", "eu")
+    with listening() as calls:
+        drain()
+    assert calls == [("us", 1)]
+    assert left() == ["eu"]
+
+
+@pytest.mark.rule(5)
+def test_one_shard_of_one_cell_can_be_switched_off() -> None:
+    send("us", "eu", shard=1)
+    send("us", "eu", shard=2, obj=2)
+    with (
+        listening() as calls,
+        override_options({DISABLED_SHARDS: [{"cell": "eu", "scope": "PLAIN", "identifier": 1}]}),
+    ):
+        drain()
+    assert sorted(calls) == [("eu", 2), ("us", 1), ("us", 2)]
+
+
+@pytest.mark.rule(4)
+def test_a_failing_cell_does_not_hold_up_the_others() -> None:
+    send("us", "eu")
+
+    def receive(*, cell_name: str, **_: Any) -> None:
+        if cell_name == "eu":
+            raise ConnectionError
+
+    process_control_outbox.connect(receive, sender=Kind.PLAIN, weak=False)
+    try:
+        drain()
+    finally:
+        process_control_outbox.disconnect(receive, sender=Kind.PLAIN)
+    assert left() == ["eu"]
