@@ -256,6 +256,17 @@ class Child:
     """
 
     def __init__(self, script: str, **arguments: Any) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hybridcloud.outbox.child", script, json.dumps(arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self.environment(),
+        )
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """Return an environment in which the settings find the test databases."""
         env = {**os.environ, "PYTHONPATH": str(Path.cwd())}
         for alias in ("control", "cell_us", "cell_eu"):
             conf = connections[alias].settings_dict
@@ -264,13 +275,7 @@ class Child:
             env[f"DATABASE_URL_{alias.upper()}"] = (
                 f"postgresql://{login}{conf['HOST']}{port}/{conf['NAME']}"
             )
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.hybridcloud.outbox.child", script, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
+        return env
 
     def __enter__(self) -> Self:
         return self
