@@ -26,7 +26,7 @@ test-oldest: setup-oldest ## the suite on the oldest Python, Django, psycopg and
 	@$(OLDEST_PY) -m fixtures.servers run --oldest-postgres -- \
 		$(OLDEST_PY) -m pytest -p no:cacheprovider --ignore=tests/acceptance $(ARGS)
 
-check: lint types ## all that needs no database: lint, format, types, import contracts, migrations
+check: lint types ## all but tests: lint, format, types, import contracts, migrations
 	@$(PY) -m fixtures.servers run -- $(PY) -m django makemigrations --check --dry-run \
 		--settings fixtures.settings.test
 
