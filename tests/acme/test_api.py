@@ -24,7 +24,7 @@ from fixtures.acme.models import (
 )
 from hybridcloud.testutils import assume_test_silo_mode_of, outbox_runner
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("fixtures.acme.urls")]
+pytestmark = pytest.mark.django_db
 
 
 class Api:
@@ -39,7 +39,7 @@ class Api:
         with outbox_runner():
             response = self.client.generic(
                 method,
-                f"/{path}",
+                f"/api/{path}",
                 "" if body is None else _dump(body),
                 content_type="application/json",
             )
@@ -173,7 +173,7 @@ def test_events_are_logged(api: Api, organization: int) -> None:
     [('{"name": "x"}', 400), ("{", 400), ('{"name": "x", "slug": "x", "typo": 1}', 400)],
 )
 def test_a_wrong_body_is_refused(body: str, status: int) -> None:
-    response = Client().post("/organizations/", body, content_type="application/json")
+    response = Client().post("/api/organizations/", body, content_type="application/json")
     assert response.status_code == status
     with assume_test_silo_mode_of(Organization):
         assert Organization.objects.count() == 0
@@ -183,7 +183,7 @@ def test_a_slug_that_is_taken_is_a_conflict() -> None:
     slug = uuid4().hex
     factories.create_organization(slug=slug)
     body = f'{{"name": "x", "slug": "{slug}"}}'
-    response = Client().post("/organizations/", body, content_type="application/json")
+    response = Client().post("/api/organizations/", body, content_type="application/json")
     assert response.status_code == 409
 
 

@@ -218,7 +218,7 @@ def test_switches_nest_and_restore() -> None:
 def test_models_of_two_silos_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^No one silo has these models: .*acme\.Organization in"):
         assume_test_silo_mode_of(Organization, OrganizationMapping)
-    with pytest.raises(ValueError, match="^No model was given"):
+    with pytest.raises(ValueError, match=r"^No model was given"):
         assume_test_silo_mode_of()
 
 
@@ -233,7 +233,7 @@ def test_overridden_cells_are_there_for_the_block_only() -> None:
         with pytest.raises(UnknownCellError):
             get_cell("eu")
     assert [cell.name for cell in all_cells()] == ["us", "eu"]
-    with pytest.raises(ValueError, match="^No cell was given"), override_cells():
+    with pytest.raises(ValueError, match=r"^No cell was given"), override_cells():
         pass
 
 
