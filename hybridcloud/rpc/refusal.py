@@ -43,7 +43,12 @@ _LEAVES: tuple[type[RpcError], ...] = (
     errors.RpcValidationError,
 )
 _BY_KIND = {leaf.kind: leaf for leaf in _LEAVES}
-_BY_STATUS = {leaf.status: leaf for leaf in _LEAVES}
+_BY_STATUS: dict[int, type[RpcError]] = {
+    **{leaf.status: leaf for leaf in _LEAVES},
+    # A proxy that finds no server behind it, or none that answers.
+    502: errors.RpcUnavailableError,
+    504: errors.RpcUnavailableError,
+}
 _SAID = {
     "authentication": "Signature not accepted.",
     "body": "Not a call, says the other silo.",
