@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hybridcloud.options.models import Option, OptionHistory
 from hybridcloud.outbox.models import CellOutbox, ControlOutbox
 from hybridcloud.outbox.shards import (
     CellFailure,
@@ -21,4 +22,6 @@ __all__ = [
     "ControlLease",
     "ControlOutbox",
     "ControlParked",
+    "Option",
+    "OptionHistory",
 ]
