@@ -6,6 +6,7 @@
     ├── ConfigurationError (ImproperlyConfigured)   a mistake in settings or declarations
     ├── RegistryError (ConfigurationError)          a name taken twice, or a registry already frozen
     ├── UnknownOptionError (LookupError)            a runtime option that nobody registered
+    ├── OptionValueError (ValueError)               a value that a runtime option cannot have
     ├── IdentifierError (ValueError)                a message's shard or object cannot be told
     ├── OutboxError
     │   ├── InvalidOutboxError                      scope and category of a message do not fit
@@ -41,6 +42,10 @@ class RegistryError(ConfigurationError):
 
 class UnknownOptionError(HybridCloudError, LookupError):
     """No such runtime option is registered; the message names near ones."""
+
+
+class OptionValueError(HybridCloudError, ValueError):
+    """A runtime option cannot have this value: its type is wrong, or the settings pin it."""
 
 
 class IdentifierError(HybridCloudError, ValueError):
