@@ -1,0 +1,138 @@
+"""Holds messages back until the end of their block: without it ten saves in a block would be ten INSERTs.
+
+A savepoint that rolls back takes its messages with it, and whoever reads the
+outbox table inside the block finds there what was saved so far. Both are seen
+in the statements that pass the connection.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from hybridcloud.outbox.insert import MOST_PER_STATEMENT, Row, insert
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from hybridcloud.outbox.models import OutboxBase
+
+_SAVEPOINT: Final = re.compile(
+    r'\s*(SAVEPOINT|RELEASE|ROLLBACK\s+TO)\s+(?:SAVEPOINT\s+)?"?([^"\s;]+)', re.IGNORECASE
+)
+
+
+class Buffer:
+    """The messages of one `outbox_context` block on one connection.
+
+    Args:
+        connection: the connection in whose transaction they will be written.
+    """
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection = connection
+        self.is_open = True
+        self._rows: list[Row] = []
+        self._savepoints: list[tuple[str, int]] = []
+        self._names: dict[type[OutboxBase], tuple[str, str]] = {}
+        self._writing = False
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take rows in; they are written at the end of the block, or when the table is read."""
+        self._rows += rows
+        for row in rows:
+            if row.outbox not in self._names:
+                tables = row.outbox.tables()
+                self._names[row.outbox] = (tables.outbox.strip('"'), tables.parked.strip('"'))
+        if len(self._rows) > MOST_PER_STATEMENT:
+            self.write()
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Watch the connection during the block, and write what is left at its good end."""
+        wrappers = self.connection.execute_wrappers
+        wrappers.append(self._watch)
+        try:
+            yield
+            self.write()
+        finally:
+            self.is_open = False
+            wrappers.remove(self._watch)
+
+    def write(self) -> None:
+        """Insert what is not in the table yet; nothing, if the transaction is lost anyway."""
+        pending = [row for row in self._rows if row.depth is None]
+        if not pending or self.connection.needs_rollback:
+            return
+        self._writing = True
+        try:
+            insert(self.connection, _newest(pending))
+        finally:
+            self._writing = False
+        for row in pending:
+            row.depth = len(self._savepoints)
+        if not self._savepoints:
+            # Nothing inside the block can take these back any more.
+            self._rows.clear()
+
+    def _watch(
+        self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any
+    ) -> Any:
+        if self._writing:
+            return execute(sql, params, many, context)
+        text = sql if isinstance(sql, str) else _text(self.connection, sql)
+        if self._rows and any(a in text or b in text for a, b in self._names.values()):
+            self.write()
+        result = execute(sql, params, many, context)
+        match = _SAVEPOINT.match(text)
+        if match is not None:
+            self._follow(match[1].upper(), match[2])
+        return result
+
+    def _follow(self, verb: str, name: str) -> None:
+        """Do with the buffer what the statement did with the transaction."""
+        if verb == "SAVEPOINT":
+            self._savepoints.append((name, len(self._rows)))
+            return
+        at = next(
+            (i for i in reversed(range(len(self._savepoints))) if self._savepoints[i][0] == name),
+            None,
+        )
+        if verb == "RELEASE":
+            if at is not None:
+                del self._savepoints[at:]
+                for row in self._rows:
+                    row.depth = None if row.depth is None else min(row.depth, at)
+            return
+        # A savepoint from before the block takes everything with it.
+        kept, depth = (0, 0) if at is None else (self._savepoints[at][1], at + 1)
+        del self._savepoints[depth:]
+        del self._rows[kept:]
+        for row in self._rows:
+            # Saved before the savepoint, written behind it by a read: the row is gone again.
+            if row.depth is not None and row.depth >= depth:
+                row.depth = None
+
+
+def _newest(rows: Sequence[Row]) -> list[Row]:
+    """Leave of the rows that replace one another the last, in its place."""
+    last: dict[tuple[Any, ...], Row] = {}
+    kept: list[Row] = []
+    for row in reversed(rows):
+        newer = last.get(row.key) if row.coalesces else None
+        if newer is None:
+            kept.append(row)
+            if row.coalesces:
+                last[row.key] = row
+        else:
+            newer.messages += row.messages
+            newer.flush = newer.flush or row.flush
+    kept.reverse()
+    return kept
+
+
+def _text(connection: BaseDatabaseWrapper, sql: Any) -> str:
+    return sql.decode() if isinstance(sql, bytes) else str(sql.as_string(connection.connection))

@@ -1,0 +1,161 @@
+"""Where messages enter a transaction: without it a change could commit and its message be missing, or vice versa.
+
+`outbox_context` decides whether messages saved inside are flushed after the
+commit, and gathers them for one INSERT at the end of its block.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db import connections, transaction
+
+from hybridcloud.causation import current_headers
+from hybridcloud.errors import InvalidOutboxError, OutboxTransactionError
+from hybridcloud.outbox.buffer import Buffer
+from hybridcloud.outbox.insert import as_row, insert
+from silos.guard import open_blocks
+from silos.router import current_alias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.transaction import Atomic
+
+    from hybridcloud.outbox.models import OutboxBase
+
+
+class _State(NamedTuple):
+    flush: bool
+    buffers: Mapping[str, Buffer]
+
+
+# Context-local, so right under threads and async alike.
+_state: ContextVar[_State | None] = ContextVar("hybridcloud_outbox_context", default=None)
+
+
+@contextmanager
+def outbox_context(
+    inner: Atomic | None = None,
+    flush: bool | None = None,  # noqa: FBT001 - the reference's signature
+) -> Iterator[Atomic | None]:
+    """Run a block whose messages commit with it, and say whether they are flushed after the commit.
+
+    Messages saved inside are written as one INSERT at the end of the outermost
+    block, in its transaction; of several about one object, in a scope that
+    coalesces, only the last. A savepoint that rolls back takes its own along.
+
+    Args:
+        inner: the transaction to open, such as ``transaction.atomic()``. One
+            without ``using`` is opened on the current silo's database.
+        flush: whether messages saved inside are flushed after the commit; None:
+            as in the block around this one, else yes.
+
+    Yields:
+        ``inner``.
+
+    Raises:
+        OutboxTransactionError: there is something to flush after a commit, and no transaction.
+    """
+    outer = _state.get()
+    flush = is_flushing(flush)
+    buffers = {} if outer is None else outer.buffers
+    if inner is None:
+        if flush and not any(map(open_blocks, connections.all(initialized_only=True))):
+            raise OutboxTransactionError(
+                "No transaction to flush after: outbox_context() was entered outside of one. Give "
+                "it one, outbox_context(transaction.atomic()), or say flush=False."
+            )
+        with _entered(_State(flush, buffers)):
+            yield None
+        return
+    if inner.using is None:
+        inner.using = current_alias()
+    with inner:
+        connection = connections[inner.using]
+        if _buffer_of(connection) is not None:
+            with _entered(_State(flush, buffers)):
+                yield inner
+            return
+        buffer = Buffer(connection)
+        with buffer.opened(), _entered(_State(flush, {**buffers, inner.using: buffer})):
+            yield inner
+
+
+def write_messages(
+    messages: Sequence[OutboxBase], *, using: str, flush: bool | None = None
+) -> None:
+    """Check messages and write them, in the open transaction or in one of their own.
+
+    Inside an `outbox_context` with a transaction they are buffered, and get
+    their ids at its end; else they are inserted at once, one INSERT per table.
+
+    Args:
+        messages: of any outbox models that live on the database.
+        using: the database.
+        flush: whether they are flushed after the commit; None: as the context says, else yes.
+
+    Raises:
+        InvalidOutboxError: a category does not belong to its scope, is unknown
+            or retired, or a message was saved before. Nothing was written then.
+    """
+    flush = is_flushing(flush)
+    for message in messages:
+        if message.pk is not None:
+            raise InvalidOutboxError(
+                f"Saved before: {message}. A message is never changed; save a new one."
+            )
+    headers = current_headers()
+    rows = [as_row(message, headers=headers, flush=flush) for message in messages]
+    if not rows:
+        return
+    connection = connections[using]
+    buffer = _buffer_of(connection)
+    if buffer is not None:
+        buffer.add(rows)
+    elif connection.in_atomic_block:
+        insert(connection, rows)
+    else:
+        with transaction.atomic(using=using):
+            insert(connection, rows)
+
+
+def save_message(message: OutboxBase, using: str) -> None:
+    """Write one message; what `OutboxBase.save` does."""
+    write_messages([message], using=using)
+
+
+def write_buffered(connection: BaseDatabaseWrapper) -> None:
+    """Write what is buffered for a connection: before messages that SQL itself makes."""
+    buffer = _buffer_of(connection)
+    if buffer is not None:
+        buffer.write()
+
+
+def is_flushing(flush: bool | None) -> bool:  # noqa: FBT001 - a value that is passed on
+    """Say whether messages written here are flushed, where a caller or a model said ``flush``."""
+    state = _state.get()
+    if flush is not None:
+        return flush
+    return True if state is None else state.flush
+
+
+def _buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
+    state = _state.get()
+    buffer = None if state is None else state.buffers.get(connection.alias)
+    # A context copied to another thread, or kept beyond the block, is not in its transaction.
+    if buffer is None or not buffer.is_open or buffer.connection is not connection:
+        return None
+    return buffer
+
+
+@contextmanager
+def _entered(state: _State) -> Iterator[None]:
+    token = _state.set(state)
+    try:
+        yield
+    finally:
+        _state.reset(token)

@@ -1,0 +1,174 @@
+"""Writes messages as SQL, one INSERT per table: without it each message would cost an ORM instance's INSERT.
+
+Database defaults fill the times and the id, so a message's id is drawn by its
+own INSERT and its times are the database's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from hybridcloud.outbox.category import validated_scope
+from hybridcloud.outbox.written import Batch, WrittenRow, register
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from hybridcloud.outbox.models import OutboxBase
+
+MOST_PER_STATEMENT: Final = 20_000
+_TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
+_REST: Final = {
+    "category": "integer",
+    "object_identifier": "bigint",
+    "payload": "jsonb",
+    "headers": "jsonb",
+}
+
+
+@dataclass(slots=True)
+class Row:
+    """A message that was checked and encoded, on its way into a table.
+
+    Attributes:
+        messages: the instances that get the row's id.
+        outbox: their model.
+        shard: the values of the sharding columns.
+        category: the category's number.
+        object_identifier: the object.
+        payload: JSON text, or None.
+        headers: JSON text, or None.
+        coalesces: whether a newer row of the object takes its place.
+        delay_s: seconds to park it for; None: it may run at once.
+        flush: whether it is flushed after the commit.
+        depth: how many savepoints were open when it was written; None: it is not.
+    """
+
+    messages: list[OutboxBase]
+    outbox: type[OutboxBase]
+    shard: tuple[Any, ...]
+    category: int
+    object_identifier: int
+    payload: str | None
+    headers: str | None
+    coalesces: bool
+    delay_s: float | None
+    flush: bool
+    depth: int | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What rows that replace one another have in common."""
+        return (self.outbox, *self.shard, self.category, self.object_identifier)
+
+
+def as_row(message: OutboxBase, *, headers: Mapping[str, Any] | None, flush: bool) -> Row:
+    """Check a message and encode it.
+
+    Raises:
+        InvalidOutboxError: scope and category do not fit, or one is unknown.
+    """
+    scope = validated_scope(message.shard_scope, message.category)
+    delay = message.delay.total_seconds() if message.delay is not None else 0.0
+    own_headers = message.headers if message.headers is not None else headers
+    return Row(
+        messages=[message],
+        outbox=type(message),
+        shard=tuple(int(v) if isinstance(v, int) else v for v in message.shard_key()),
+        category=int(message.category),
+        object_identifier=int(message.object_identifier),
+        payload=_as_json(message, "payload", message.payload),
+        headers=_as_json(message, "headers", own_headers),
+        coalesces=scope.policy.coalesce and delay <= 0,
+        delay_s=delay if delay > 0 else None,
+        flush=flush,
+    )
+
+
+def insert(connection: BaseDatabaseWrapper, rows: Iterable[Row]) -> None:
+    """Insert rows in the open transaction, and give their ids to the messages.
+
+    One statement per table, in the order of the rows, so ids are in that order.
+    """
+    tables: dict[tuple[type[OutboxBase], bool], list[Row]] = {}
+    for row in rows:
+        tables.setdefault((row.outbox, row.delay_s is not None), []).append(row)
+    for (outbox, delayed), own in tables.items():
+        for start in range(0, len(own), MOST_PER_STATEMENT):
+            _insert_chunk(
+                connection, outbox, own[start : start + MOST_PER_STATEMENT], delayed=delayed
+            )
+
+
+def _insert_chunk(
+    connection: BaseDatabaseWrapper, outbox: type[OutboxBase], rows: Sequence[Row], *, delayed: bool
+) -> None:
+    ids = _execute(connection, outbox, rows, delayed=delayed)
+    written: list[WrittenRow] = []
+    for identifier, row in zip(ids, rows, strict=True):
+        for message in row.messages:
+            message.pk = identifier
+            message._state.adding = False
+            message._state.db = connection.alias
+        if row.flush and not delayed:
+            written.append(WrittenRow(identifier, row.shard, row.category, row.object_identifier))
+    register(connection, Batch(outbox, Counter(row.category for row in rows), written))
+
+
+def _execute(
+    connection: BaseDatabaseWrapper, outbox: type[OutboxBase], rows: Sequence[Row], *, delayed: bool
+) -> list[int]:
+    values = [
+        (*row.shard, row.category, row.object_identifier, row.payload, row.headers, row.delay_s)
+        for row in rows
+    ]
+    width = len(values[0]) if delayed else len(values[0]) - 1
+    single = len(values) == 1
+    # One row as plain values: arrays of one are no faster, and harder to read in a log.
+    params = (
+        values[0][:width] if single else [list(c) for c in list(zip(*values, strict=True))[:width]]
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(_statement(outbox, single=single, delayed=delayed), params)
+        return [identifier for (identifier,) in cursor.fetchall()]
+
+
+@cache
+def _statement(outbox: type[OutboxBase], *, single: bool, delayed: bool) -> str:
+    tables = outbox.tables()
+    columns = {column: _TYPES[column] for column in outbox.sharding_columns} | _REST
+    names = ", ".join(columns)
+    target, more_names, more_values = tables.outbox, "", ""
+    types = list(columns.values())
+    if delayed:
+        types.append("double precision")
+        # The database's clock, not the writer's: and not now(), which stands still in here.
+        target = tables.parked
+        more_names = ", reason, scheduled_from, scheduled_for"
+        more_values = (
+            ", 'delayed', clock_timestamp(), clock_timestamp() + make_interval(secs => delay_s)"
+        )
+    selected = f"{names}{more_values}"
+    given = f"{names}, delay_s" if delayed else names
+    if single:
+        source = f"(VALUES ({', '.join(f'%s::{each}' for each in types)}))"
+    else:
+        source = f"unnest({', '.join(f'%s::{each}[]' for each in types)})"
+    return (
+        f"INSERT INTO {target} ({names}{more_names}) "  # noqa: S608 - names from the model
+        f"SELECT {selected} FROM {source} AS m({given}) RETURNING id"
+    )
+
+
+def _as_json(message: OutboxBase, column: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    encoder = message._meta.get_field(column).encoder
+    # PostgreSQL's JSON has no NaN; said here it is an error of the save that brought it.
+    return json.dumps(value, cls=encoder, allow_nan=False)

@@ -1,0 +1,169 @@
+"""Knows at commit which messages were written: without it a flush would run for what was rolled back, or once per row.
+
+Django drops a commit hook when a savepoint around its registration rolls back.
+So each INSERT leaves a mark among the hooks, and behind the marks stands one
+coordinator, which acts for those marks that were still there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import DatabaseError
+
+from hybridcloud import hooks
+from hybridcloud.conf import settings
+from hybridcloud.errors import OutboxError
+from hybridcloud.outbox import flush
+from silos.guard import is_testcase_transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from hybridcloud.outbox.models import OutboxBase
+
+_LOG = logging.getLogger(__name__)
+
+
+class WrittenRow(NamedTuple):
+    """One message that may run at once.
+
+    Attributes:
+        id: its id.
+        shard: the values of its sharding columns.
+        category: its category's number.
+        object_identifier: its object.
+    """
+
+    id: int
+    shard: tuple[Any, ...]
+    category: int
+    object_identifier: int
+
+
+class Written(NamedTuple):
+    """The messages of one commit that are to be flushed, of one outbox table.
+
+    Attributes:
+        outbox: the outbox model.
+        alias: the database.
+        rows: the messages, in the order of their ids.
+    """
+
+    outbox: type[OutboxBase]
+    alias: str
+    rows: tuple[WrittenRow, ...]
+
+
+class Batch(NamedTuple):
+    """The messages of one INSERT.
+
+    Attributes:
+        outbox: the outbox model.
+        counts: messages by category, delayed ones too.
+        flushed: those that are to be flushed after the commit.
+    """
+
+    outbox: type[OutboxBase]
+    counts: Counter[int]
+    flushed: Sequence[WrittenRow]
+
+
+class _Commit:
+    """What the marks and coordinators of one transaction share."""
+
+    __slots__ = ("alias", "latest", "ready")
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self.ready: list[Batch] = []
+        self.latest: _Coordinator | None = None
+
+
+class _Mark:
+    """A hook that says: what was inserted here was committed."""
+
+    __slots__ = ("batches", "commit")
+
+    def __init__(self, commit: _Commit, batch: Batch) -> None:
+        self.commit = commit
+        self.batches = [batch]
+
+    def __call__(self) -> None:
+        self.commit.ready += self.batches
+
+
+class _Coordinator:
+    """The hook behind the marks; of several in one transaction the last one acts."""
+
+    __slots__ = ("commit",)
+
+    def __init__(self, commit: _Commit) -> None:
+        self.commit = commit
+
+    def __call__(self) -> None:
+        if self.commit.latest is not self or not self.commit.ready:
+            return
+        batches, self.commit.ready = self.commit.ready, []
+        by_outbox: dict[type[OutboxBase], list[Batch]] = {}
+        for batch in batches:
+            by_outbox.setdefault(batch.outbox, []).append(batch)
+        for outbox, own in by_outbox.items():
+            _tell(outbox, own)
+        for outbox, own in by_outbox.items():
+            rows = tuple(sorted(row for batch in own for row in batch.flushed))
+            if rows:
+                _flush(Written(outbox, self.commit.alias, rows))
+
+
+def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
+    """Let the coordinator of the open transaction act for these messages, if they are committed."""
+    queue = connection.run_on_commit
+    savepoints = set(connection.savepoint_ids)
+    last = queue[-1][1] if queue else None
+    # Within one block one mark is enough, but in a test case, which cuts the queue as it likes.
+    if isinstance(last, _Coordinator) and len(queue) > 1:
+        near, mark, _ = queue[-2]
+        if (
+            isinstance(mark, _Mark)
+            and near == savepoints
+            and not is_testcase_transaction(connection)
+        ):
+            mark.batches.append(batch)
+            return
+    commit = _commit_in(queue) or _Commit(connection.alias)
+    commit.latest = _Coordinator(commit)
+    queue.append((savepoints, _Mark(commit, batch), False))
+    # Of no savepoint: it must outlive those that roll back, and acts for what is left.
+    queue.append((set(), commit.latest, False))
+
+
+def _commit_in(queue: Sequence[tuple[Any, Any, bool]]) -> _Commit | None:
+    for _, hook, _ in reversed(queue):
+        if isinstance(hook, _Coordinator):
+            return hook.commit
+    return None
+
+
+def _tell(outbox: type[OutboxBase], batches: Sequence[Batch]) -> None:
+    if hooks.active.saved:
+        counts: Counter[int] = Counter()
+        for batch in batches:
+            counts.update(batch.counts)
+        hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(counts)))
+
+
+def _flush(written: Written) -> None:
+    try:
+        flush.flush_written(written, settings().flush)
+    except (DatabaseError, OutboxError):
+        # Comes through inside `flush.raising_failures` only, where a test asked for it.
+        raise
+    except Exception as exc:  # noqa: BLE001 - the edge: the change is saved, and other hooks wait
+        label = written.outbox._meta.label
+        hooks.tell(hooks.active.captured, hooks.Captured(exc, "flush", {"outbox": label}))
+        _LOG.exception("Flush of %s failed; the beat takes over", label)
