@@ -69,7 +69,9 @@ class Orchard(RpcService):
 
     @rpc_method
     @abstractmethod
-    def odd_names(self, *, schema: int, json: str, model_config: bool, copy: int = 4) -> JsonValue: ...
+    def odd_names(
+        self, *, schema: int, json: str, model_config: bool, copy: int = 4
+    ) -> JsonValue: ...
 
     @rpc_method
     @abstractmethod
@@ -138,7 +140,7 @@ ran = Ran()
 
 
 class LocalOrchard(Orchard):
-    def count(self, *, number: int, note: str = "none") -> int:  # noqa: ARG002
+    def count(self, *, number: int, note: str = "none") -> int:
         ran.note("count")
         return number
 
@@ -146,10 +148,10 @@ class LocalOrchard(Orchard):
         self,
         *,
         fruit: Fruit,
-        at: datetime | None = None,  # noqa: ARG002
-        weights: list[float] | None = None,  # noqa: ARG002
-        tags: dict[str, int] | None = None,  # noqa: ARG002
-        payload: JsonValue = None,  # noqa: ARG002
+        at: datetime | None = None,
+        weights: list[float] | None = None,
+        tags: dict[str, int] | None = None,
+        payload: JsonValue = None,
     ) -> Fruit:
         ran.note("store")
         return fruit
@@ -176,16 +178,16 @@ class LocalOrchard(Orchard):
 
 
 class LocalTree(Tree):
-    def where(self, *, cell_name: str) -> str:  # noqa: ARG002
+    def where(self, *, cell_name: str) -> str:
         return ran.note("where")
 
-    def strict(self, *, organization_id: int) -> str:  # noqa: ARG002
+    def strict(self, *, organization_id: int) -> str:
         return ran.note("strict")
 
-    def lenient(self, *, organization_id: int) -> str | None:  # noqa: ARG002
+    def lenient(self, *, organization_id: int) -> str | None:
         return ran.note("lenient")
 
-    def hang(self, *, fruit: Fruit) -> str:  # noqa: ARG002
+    def hang(self, *, fruit: Fruit) -> str:
         return ran.note("hang")
 
 
@@ -196,5 +198,5 @@ class Resolver:
         known = {1: "us", 2: "eu"}
         return {i: known[i] for i in ids if i in known}  # type: ignore[attr-defined]
 
-    def cells_of_user(self, user_id: int) -> set[str]:  # noqa: ARG002
+    def cells_of_user(self, user_id: int) -> set[str]:
         return set()

@@ -8,7 +8,13 @@ import pytest
 
 from hybridcloud.causation import Causation, inside
 from hybridcloud.registry import Slot
-from hybridcloud.rpc import ByCellName, CellResolution, RpcRemoteError, RpcService, RpcValidationError
+from hybridcloud.rpc import (
+    ByCellName,
+    CellResolution,
+    RpcRemoteError,
+    RpcService,
+    RpcValidationError,
+)
 from hybridcloud.rpc import client as client_module
 from hybridcloud.rpc import endpoint as endpoint_module
 from hybridcloud.rpc.client import Outgoing, Reply, transport
@@ -111,16 +117,14 @@ def test_an_unknown_organization_is_an_error_that_names_the_method(
     assert (wire.sent, ran.names) == ([], [])
 
 
-def test_an_unknown_organization_is_none_where_the_method_says_so(
-    wire: Recorder, ran: Ran
-) -> None:
+def test_an_unknown_organization_is_none_where_the_method_says_so(wire: Recorder, ran: Ran) -> None:
     assert tree.lenient(organization_id=77) is None
     assert (wire.sent, ran.names) == ([], [])
     assert tree.lenient(organization_id=1) == "sent"
 
 
 def test_an_unknown_cell_is_an_error_before_anything_is_sent(wire: Recorder) -> None:
-    with pytest.raises(UnknownCellError, match="'ue'.*'eu'"):
+    with pytest.raises(UnknownCellError, match=r"'ue'.*'eu'"):
         tree.where(cell_name="ue")
     assert wire.sent == []
 
@@ -177,7 +181,7 @@ def test_local_calls_of_a_test_go_through_json_too(in_process: None, ran: Ran) -
         with pytest.raises(RpcValidationError, match="cannot be sent"):
             orchard.count(number="1")  # type: ignore[arg-type]
         assert ran.names == []
-        with pytest.raises(RpcValidationError, match="The result of orchard.lie"):
+        with pytest.raises(RpcValidationError, match=r"The result of orchard\.lie"):
             orchard.lie()
         assert orchard.odd_names(schema=1, json="x", model_config=True) == [1, "x", True, 4]
 
@@ -200,7 +204,9 @@ def test_trace_headers_travel_with_a_call(
     from contextlib import nullcontext
 
     seen: list[Any] = []
-    sending: Slot[[], Mapping[str, str]] = Slot("x", lambda: {"sentry-trace": "1-2-1", "baggage": "b"})
+    sending: Slot[[], Mapping[str, str]] = Slot(
+        "x", lambda: {"sentry-trace": "1-2-1", "baggage": "b"}
+    )
     taking: Slot[[Any], Any] = Slot("x", lambda headers: seen.append(headers) or nullcontext())
     monkeypatch.setattr(client_module, "trace_headers", sending)
     monkeypatch.setattr(endpoint_module, "continue_trace", taking)
@@ -208,10 +214,19 @@ def test_trace_headers_travel_with_a_call(
     assert seen == [{"sentry-trace": "1-2-1", "baggage": "b"}]
 
 
-def test_the_caller_s_context_does_not_reach_the_method(in_process: None, ran: Ran) -> None:
-    with assume_silo(SiloMode.CELL, cell="us"):
-        assert tree.where(cell_name="eu") == "cell 'eu'"
-        assert orchard.where() == "the control silo"
+def test_the_caller_s_context_variables_do_not_reach_the_method(
+    in_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import nullcontext
+    from contextvars import ContextVar
+
+    mine: ContextVar[str] = ContextVar("mine", default="unset")
+    seen: list[str] = []
+    taking: Slot[[Any], Any] = Slot("x", lambda _: seen.append(mine.get()) or nullcontext())
+    monkeypatch.setattr(endpoint_module, "continue_trace", taking)
+    mine.set("the caller's")
+    orchard.where()
+    assert seen == ["unset"]
 
 
 def test_a_local_exception_comes_as_it_is_and_a_remote_one_as_an_rpc_error(

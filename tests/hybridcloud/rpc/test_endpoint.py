@@ -13,6 +13,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.test import Client, RequestFactory, override_settings
 from django.urls import resolve
 
+import fixtures
 from hybridcloud import hooks
 from hybridcloud.rpc.endpoint import Endpoint
 from hybridcloud.rpc.sign import sign
@@ -22,7 +23,7 @@ from tests.hybridcloud.rpc.wire import BATCH, COUNT, GOOD, STORE, Answer, post
 if TYPE_CHECKING:
     from hybridcloud.testutils.rpc import RpcServer
 
-CORPUS = json.loads(Path("fixtures/data/rpc/bad_bodies.json").read_text())
+CORPUS = json.loads((Path(fixtures.__file__).parent / "data/rpc/bad_bodies.json").read_text())
 
 
 def refused(answer: Answer, ran: Ran, *, status: int, kind: str) -> None:
@@ -63,9 +64,7 @@ def test_an_old_secret_is_accepted_while_listed_and_refused_after(
 
 
 @pytest.mark.parametrize("age", [120, -120], ids=["stale", "future"])
-def test_a_timestamp_outside_the_window_is_refused(
-    server: RpcServer, ran: Ran, age: float
-) -> None:
+def test_a_timestamp_outside_the_window_is_refused(server: RpcServer, ran: Ran, age: float) -> None:
     refused(post(server, age=age), ran, status=403, kind="authentication")
 
 
@@ -80,15 +79,11 @@ def test_a_request_replayed_on_another_path_is_refused(
 def test_a_request_without_a_signature_of_ours_is_refused(
     server: RpcServer, ran: Ran, header: str
 ) -> None:
-    refused(
-        post(server, headers={"Authorization": header}), ran, status=403, kind="authentication"
-    )
+    refused(post(server, headers={"Authorization": header}), ran, status=403, kind="authentication")
 
 
 @pytest.mark.parametrize("path", ["/orchard/nothing/", "/nothing/count/", "/orchard/__class__/"])
-def test_an_unknown_service_or_method_is_not_found(
-    server: RpcServer, ran: Ran, path: str
-) -> None:
+def test_an_unknown_service_or_method_is_not_found(server: RpcServer, ran: Ran, path: str) -> None:
     answer = post(server, "/api/0/internal/rpc" + path)
     refused(answer, ran, status=404, kind="not_found")
 
@@ -179,7 +174,12 @@ def test_the_length_alone_refuses_a_body_that_is_too_large(ran: Ran) -> None:
 
 def test_a_length_that_lies_does_not_make_the_endpoint_read_on(ran: Ran) -> None:
     stream = Counted(b" " * 1_000_000)
-    scope = {"type": "http", "method": "POST", "path": COUNT, "headers": [(b"content-length", b"9")]}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": COUNT,
+        "headers": [(b"content-length", b"9")],
+    }
     answer = Endpoint().call(ASGIRequest(scope, stream), "orchard", "count")
     refused(Answer(answer.status_code, answer.content), ran, status=413, kind="too_large")
     assert stream.taken == 100_001
@@ -282,9 +282,9 @@ def post_signed(server: RpcServer, header: str) -> Answer:
 
 def test_the_view_asks_for_no_login_no_csrf_token_and_no_transaction() -> None:
     view = resolve(COUNT, urlconf="hybridcloud.rpc.urls").func
-    assert getattr(view, "csrf_exempt") is True
-    assert getattr(view, "login_required") is False
-    assert getattr(view, "_non_atomic_requests")
+    assert view.csrf_exempt is True
+    assert view.login_required is False
+    assert view._non_atomic_requests
 
 
 @override_settings(ROOT_URLCONF="hybridcloud.rpc.urls")

@@ -43,7 +43,9 @@ class Named(TypedDict):
     point: Point
 
 
-zones = st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30)), timezone(-timedelta(hours=8))])
+zones = st.sampled_from(
+    [UTC, timezone(timedelta(hours=5, minutes=30)), timezone(-timedelta(hours=8))]
+)
 moments = st.datetimes(timezones=zones)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -89,7 +91,10 @@ TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "long tuple": (tuple[float, ...], st.lists(floats, max_size=4).map(tuple)),
     "set": (set[int], st.sets(integers, max_size=4)),
     "frozenset": (frozenset[str], st.frozensets(texts, max_size=4)),
-    "dict": (dict[str, list[float]], st.dictionaries(texts, st.lists(floats, max_size=2), max_size=3)),
+    "dict": (
+        dict[str, list[float]],
+        st.dictionaries(texts, st.lists(floats, max_size=2), max_size=3),
+    ),
     "dict by id": (dict[int, Kind], st.dictionaries(integers, st.sampled_from(Kind), max_size=3)),
     "dict by uuid": (dict[UUID, int], st.dictionaries(st.uuids(), integers, max_size=3)),
     "json": (JsonValue, json_values),
@@ -104,7 +109,7 @@ TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 @pytest.mark.parametrize("name", TYPES)
 @given(data=st.data())
 def test_a_value_arrives_as_it_was_sent(name: str, data: st.DataObject) -> None:
-    type_, values = TYPES[name]
+    values = TYPES[name][1]
     schema = _schema(name)
     value = data.draw(values)
     back = schema.load_reply(schema.dump_reply(value))
@@ -138,8 +143,12 @@ def test_a_remote_call_gives_what_a_local_one_gives(
 
 @pytest.mark.parametrize(
     "names",
-    [["schema", "json", "copy", "dict"], ["model_config", "model_fields", "validate"], ["args", "meta"],
-     ["self", "cls", "class", "value"]],
+    [
+        ["schema", "json", "copy", "dict"],
+        ["model_config", "model_fields", "validate"],
+        ["args", "meta"],
+        ["self", "cls", "class", "value"],
+    ],
 )
 def test_parameters_may_have_any_name(names: list[str]) -> None:
     schema = MethodSchema("a.b", dict.fromkeys(names, int), {names[0]: 7}, int)

@@ -31,19 +31,19 @@ def test_what_was_signed_is_accepted() -> None:
 )
 def test_a_signature_is_good_for_one_method_path_and_body(changed: dict[str, Any]) -> None:
     header = sign(PATH, BODY, now=NOW)
-    with pytest.raises(RpcAuthenticationError, match="^Wrong signature"):
+    with pytest.raises(RpcAuthenticationError, match=r"^Wrong signature"):
         verify(header, **{"path": PATH, "body": BODY, "now": NOW, **changed})
 
 
 def test_the_timestamp_is_covered() -> None:
     header = sign(PATH, BODY, now=NOW).replace(str(int(NOW)), str(int(NOW) + 1))
-    with pytest.raises(RpcAuthenticationError, match="^Wrong signature"):
+    with pytest.raises(RpcAuthenticationError, match=r"^Wrong signature"):
         verify(header, PATH, BODY, now=NOW)
 
 
 def test_path_and_body_do_not_run_into_one_another() -> None:
     header = sign("/a\n1", b"x", now=NOW)
-    with pytest.raises(RpcAuthenticationError, match="^Wrong signature"):
+    with pytest.raises(RpcAuthenticationError, match=r"^Wrong signature"):
         verify(header, "/a", b"1\nx", now=NOW)
 
 
@@ -66,7 +66,7 @@ def test_the_first_secret_signs_and_every_listed_one_verifies(configure: Any) ->
         rotated = sign(PATH, BODY, now=NOW)
     with configure(RPC_SECRETS=["new"]):
         verify(rotated, PATH, BODY, now=NOW)
-        with pytest.raises(RpcAuthenticationError, match="^Wrong signature"):
+        with pytest.raises(RpcAuthenticationError, match=r"^Wrong signature"):
             verify(old, PATH, BODY, now=NOW)
 
 
@@ -110,7 +110,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("header", MALFORMED)
 def test_a_header_that_is_not_ours_is_refused(header: str) -> None:
-    with pytest.raises(RpcAuthenticationError, match="^No signature"):
+    with pytest.raises(RpcAuthenticationError, match=r"^No signature"):
         verify(header, PATH, BODY, now=NOW)
 
 

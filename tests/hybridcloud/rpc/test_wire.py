@@ -205,7 +205,9 @@ def test_a_silo_that_stays_away_is_unavailable_after_three_tries() -> None:
         address = f"http://127.0.0.1:{reserved.getsockname()[1]}"
         with (
             transport.override(HttpTransport(lambda _: address, retry=retry)),
-            pytest.raises(RpcUnavailableError, match=r"^NewConnectionError.*orchard\.count") as caught,
+            pytest.raises(
+                RpcUnavailableError, match=r"^NewConnectionError.*orchard\.count"
+            ) as caught,
         ):
             orchard.count(number=1)
     assert len(retry.pauses) == 2
@@ -257,7 +259,11 @@ def test_a_proxy_s_answer_is_told_by_its_status_and_asked_for_once(
 @pytest.mark.parametrize("body", [b"", b"hello", b"{}", b'{"value":"x"}', b'{"value":null}'])
 def test_an_unreadable_reply_is_an_error_of_the_other_silo(body: bytes) -> None:
     server, _ = answering(("200 OK", body))
-    with server.running(), calling(server), pytest.raises(RpcRemoteError, match="^Unreadable reply"):
+    with (
+        server.running(),
+        calling(server),
+        pytest.raises(RpcRemoteError, match=r"^Unreadable reply"),
+    ):
         orchard.count(number=5)
 
 
@@ -318,7 +324,9 @@ def test_a_silo_without_an_address_is_a_setup_error(configure: Any) -> None:
     with configure(CELLS=[{"name": "us"}], DATABASES={}, CONTROL_ADDRESS=""):
         with (
             transport.override(HttpTransport()),
-            pytest.raises(RpcSetupError, match=r"^No address of cell 'us' in HYBRIDCLOUD\['CELLS'\]"),
+            pytest.raises(
+                RpcSetupError, match=r"^No address of cell 'us' in HYBRIDCLOUD\['CELLS'\]"
+            ),
         ):
             tree.where(cell_name="us")
         with (
@@ -331,7 +339,7 @@ def test_a_silo_without_an_address_is_a_setup_error(configure: Any) -> None:
 def test_an_address_that_is_none_is_a_setup_error() -> None:
     with (
         transport.override(HttpTransport(lambda _: "control:8000")),
-        pytest.raises(RpcSetupError, match="^Unusable address 'control:8000'"),
+        pytest.raises(RpcSetupError, match=r"^Unusable address 'control:8000'"),
     ):
         orchard.where()
 

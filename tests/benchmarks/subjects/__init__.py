@@ -1,0 +1,1 @@
+"""The Django app whose models the benchmarks write: the same columns with and without an outbox."""

@@ -1,0 +1,19 @@
+"""The kinds of message that the benchmarks drain, one for each policy that costs differently."""
+
+from __future__ import annotations
+
+from hybridcloud.outbox import OutboxCategory, OutboxScope, scope_categories
+
+
+class Category(OutboxCategory):
+    DRAINED = 9100
+    ACKNOWLEDGED = 9101
+    ATOMIC = 9102
+    DOCUMENT = 9103
+
+
+class Scope(OutboxScope, categories=Category):
+    DRAINED = scope_categories(9100, {Category.DRAINED})
+    ACKNOWLEDGED = scope_categories(9101, {Category.ACKNOWLEDGED}, ack=1)
+    ATOMIC = scope_categories(9102, {Category.ATOMIC}, atomic=True)
+    DOCUMENT = scope_categories(9103, {Category.DOCUMENT}, shard_key="organization_id")

@@ -1,0 +1,44 @@
+"""What the benchmarks write: the outbox of the per-message algorithm; without it there is nothing to compare with."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django.db import models
+from django.db.models.functions import Now
+
+from silos import cell_silo_model
+
+LONG_AGO = datetime(2016, 8, 1, tzinfo=UTC)
+
+
+@cell_silo_model
+class PerMessageOutbox(models.Model):
+    """The outbox table as the reference describes it: its columns, its key and its three indexes."""
+
+    shard_scope = models.PositiveIntegerField()
+    shard_identifier = models.BigIntegerField()
+    category = models.PositiveIntegerField()
+    object_identifier = models.BigIntegerField()
+    payload = models.JSONField(null=True)
+    scheduled_from = models.DateTimeField(db_default=Now())
+    scheduled_for = models.DateTimeField(default=LONG_AGO)
+    date_added = models.DateTimeField(db_default=Now())
+
+    sharding = ("shard_scope", "shard_identifier")
+    coalesced = ("shard_scope", "shard_identifier", "category", "object_identifier")
+
+    class Meta:
+        indexes = (
+            models.Index(
+                fields=["shard_scope", "shard_identifier", "category", "object_identifier"],
+                name="bench_pm_coalesced",
+            ),
+            models.Index(
+                fields=["shard_scope", "shard_identifier", "scheduled_for"], name="bench_pm_due"
+            ),
+            models.Index(fields=["shard_scope", "shard_identifier", "id"], name="bench_pm_shard"),
+        )
+
+    def __str__(self) -> str:
+        return f"message {self.pk}"

@@ -1,0 +1,70 @@
+"""Brings up the databases of the benchmarks: without it they would write into the tables of somebody else."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CONTROL = "control"
+US = "cell_us"
+ALIASES = (CONTROL, US)
+PEER_DATABASE = "bench_peer"
+
+
+@contextmanager
+def databases() -> Iterator[None]:
+    """Make test databases for control and one cell, and drop them at the end."""
+    made = []
+    try:
+        for alias in ALIASES:
+            creation = connections[alias].creation
+            name = str(connections[alias].settings_dict["NAME"])
+            creation.create_test_db(verbosity=0, autoclobber=True)
+            made.append((creation, name))
+        yield
+    finally:
+        connections.close_all()
+        for creation, name in made:
+            creation.destroy_test_db(name, verbosity=0)
+
+
+def dsn(alias: str, *, name: str | None = None) -> str:
+    """Return the URL of an alias's database, or of another one on its server."""
+    conf = connections[alias].settings_dict
+    port = f":{conf['PORT']}" if conf["PORT"] else ""
+    login = f"{conf['USER']}:{conf['PASSWORD']}@" if conf["USER"] else ""
+    return f"postgresql://{login}{conf['HOST']}{port}/{name or conf['NAME']}"
+
+
+def environment() -> Mapping[str, str]:
+    """Return the environment in which a child finds these databases."""
+    urls = {f"DATABASE_URL_{alias.upper()}": dsn(alias) for alias in ALIASES}
+    return {**os.environ, **urls, "DJANGO_SETTINGS_MODULE": "tests.benchmarks.settings"}
+
+
+def execute(sql: str, params: Any = None, *, alias: str = US) -> list[tuple[Any, ...]]:
+    """Run SQL by itself and return its rows."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchall() if cursor.description else []
+
+
+def empty(*tables: str, alias: str = US) -> None:
+    """Empty tables as if they had just been made."""
+    execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY", alias=alias)
+
+
+def settle(*tables: str, alias: str = US) -> None:
+    """Do what autovacuum would have done by now, so that each run begins with good statistics.
+
+    And let the checkpoint of the filling not fall into the measurement.
+    """
+    for table in tables:
+        execute(f"VACUUM ANALYZE {table}", alias=alias)
+    execute("CHECKPOINT", alias=alias)
