@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+_KEPT = ("PATH", "LD_LIBRARY_PATH")
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def _setup(clone: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [".ci/setup", ".venv", "a.lock"],
         cwd=clone,
-        env={"PATH": os.environ["PATH"], **environment},
+        env={name: os.environ[name] for name in _KEPT if name in os.environ} | environment,
         capture_output=True,
         text=True,
         check=False,

@@ -27,9 +27,20 @@ _VARIABLES = (*(url_variable(alias) for alias in SILOS), "REDIS_URL")
 
 
 @pytest.fixture(autouse=True)
-def _no_servers_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def temporary(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """Give no servers, and a folder for temporary files of which nobody else makes use."""
+    # Made at first use, and to last longer than this fixture's folder.
+    tmp_path_factory.getbasetemp()
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    with tempfile.TemporaryDirectory() as folder:
+        # Open to the servers' user, unlike the folders of pytest.
+        Path(folder).chmod(0o711)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -46,10 +57,6 @@ def _cli(*arguments: str) -> subprocess.Popen[str]:
         stdin=subprocess.DEVNULL,
         text=True,
     )
-
-
-def _temporary_folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("hybridcloud-servers-*"))
 
 
 def _ask(url: str, sql: LiteralString) -> object:
@@ -87,14 +94,13 @@ class TestStart:
             folders = {_ask(one.postgres_url, "SHOW data_directory") for one in (servers, others)}
             assert len(folders) == 2
 
-    def test_nothing_stays_behind(self) -> None:
-        before = _temporary_folders()
+    def test_nothing_stays_behind(self, temporary: Path) -> None:
         servers = start(durable=False)
-        assert _temporary_folders() != before
+        assert list(temporary.iterdir())
         servers.stop()
         servers.stop()
         _wait_gone(list(servers.pids.values()))
-        assert _temporary_folders() <= before
+        assert not list(temporary.iterdir())
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user to run servers as")
     def test_root_runs_the_servers_as_another_user(self, servers: Servers) -> None:
@@ -103,30 +109,28 @@ class TestStart:
 
 class TestKeptData:
     @pytest.mark.parametrize("durable", [True, False])
-    def test_survive_a_stop_in_a_path_with_a_space(self, tmp_path: Path, *, durable: bool) -> None:
-        folder = _open_way(tmp_path) / "a folder with spaces"
+    def test_survive_a_stop_in_a_path_with_a_space(self, temporary: Path, *, durable: bool) -> None:
+        folder = temporary / "a folder with spaces"
         with start(folder, durable=durable) as servers:
             _ask(servers.databases["cell_eu"], "CREATE TABLE kept AS SELECT 7 AS number")
         with start(folder, durable=durable) as servers:
             assert _ask(servers.databases["cell_eu"], "SELECT number FROM kept") == 7
 
-    def test_a_second_start_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
+    def test_a_second_start_in_the_same_folder_is_refused(self, temporary: Path) -> None:
         with (
-            start(tmp_path, durable=False),
+            start(temporary / "run", durable=False),
             pytest.raises(ServerError, match=r"^Servers run from .* already"),
         ):
-            start(tmp_path, durable=False)
+            start(temporary / "run", durable=False)
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="for others than root no way is closed")
-    def test_stay_elsewhere_where_the_servers_user_cannot_go(self, tmp_path: Path) -> None:
-        closed = tmp_path / "closed"
+    def test_stay_elsewhere_where_the_servers_user_cannot_go(self, temporary: Path) -> None:
+        closed = temporary / "closed"
         closed.mkdir(mode=0o700)
         for _ in range(2):
             with start(closed / "run", durable=False) as servers:
                 place = Path((closed / "run/postgres/location").read_text())
                 assert _ask(servers.postgres_url, "SHOW data_directory") == str(place / "data")
-        for note in (closed / "run").glob("*/location"):
-            subprocess.run(["rm", "-rf", note.read_text()], check=True)
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="for others than root no way is closed")
     def test_programs_are_copied_where_the_servers_user_cannot_go(
@@ -176,8 +180,7 @@ class TestRun:
         process.communicate(timeout=_PATIENCE_S)
         assert process.returncode == 128 + signal.SIGKILL
 
-    def test_nothing_survives_a_launcher_that_was_killed(self) -> None:
-        before = _temporary_folders()
+    def test_nothing_survives_a_launcher_that_was_killed(self, temporary: Path) -> None:
         process = _cli("--", "sh", "-c", "echo ready; exec sleep 600")
         self._wait_line(process)
         family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
@@ -185,21 +188,10 @@ class TestRun:
         process.kill()
         process.communicate()
         _wait_gone(family)
-        with start(durable=False):
-            pass
-        assert _temporary_folders() <= before
+        start(durable=False).stop()
+        assert not list(temporary.iterdir())
 
     @staticmethod
     def _wait_line(process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-
-
-def _open_way(path: Path) -> Path:
-    """Let the servers' user through the folders that pytest keeps to itself."""
-    for folder in (path, *path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder.parent != folder:
-            folder.chmod(folder.stat().st_mode | 0o011)
-        if folder.parent == Path(tempfile.gettempdir()):
-            break
-    return path
