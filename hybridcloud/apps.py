@@ -17,7 +17,7 @@ class HybridCloudConfig(AppConfig):
         """Run once, when all models are loaded."""
         from hybridcloud.conf import settings  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox import tasks  # noqa: PLC0415 - Django app registry
-        from hybridcloud.outbox.flush import kicker  # noqa: PLC0415 - Django app registry
+        from hybridcloud.outbox.kick import kicker  # noqa: PLC0415 - Django app registry
 
         settings()
         kicker.fill(tasks.send_kick)

@@ -23,15 +23,14 @@ from hybridcloud.outbox.category import find_scope
 from hybridcloud.outbox.claim import Leases
 from hybridcloud.outbox.drain import is_off
 from hybridcloud.outbox.handling import policy_of
+from hybridcloud.outbox.kick import kick
 from hybridcloud.outbox.passes import Pass
 from hybridcloud.outbox.statements import Engine, Key
-from hybridcloud.registry import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hybridcloud.conf import FlushMode
-    from hybridcloud.outbox.models import OutboxBase
     from hybridcloud.outbox.passes import Reader
     from hybridcloud.outbox.switches import Switches
     from hybridcloud.outbox.written import Written, WrittenRow
@@ -46,11 +45,6 @@ _LONGEST_POLL: Final = 0.05
 _GROWTH: Final = 1.7
 
 
-def _no_kick(outbox: type[OutboxBase], alias: str) -> None:
-    _LOG.debug("No kick for %s on %s: no task queue is set up", outbox._meta.label, alias)
-
-
-kicker: Slot[[type[OutboxBase], str], None] = Slot("what wakes a drainer", _no_kick)
 _raise_failures: ContextVar[bool] = ContextVar("hybridcloud_flush_raises", default=False)
 
 
@@ -62,19 +56,6 @@ def raising_failures() -> Iterator[None]:
         yield
     finally:
         _raise_failures.reset(token)
-
-
-def kick(outbox: type[OutboxBase], alias: str) -> None:
-    """Wake a drainer for an outbox table; never raises, since the next beat is the net below."""
-    if Engine(outbox, alias).in_testcase:
-        return
-    try:
-        kicker(outbox, alias)
-    except Exception as exc:  # noqa: BLE001 - the edge of the process: a broker may fail in any way
-        hooks.tell(
-            hooks.active.captured, hooks.Captured(exc, "kick", {"outbox": outbox._meta.label})
-        )
-        _LOG.warning("No kick for %s: %s", outbox._meta.label, exc)
 
 
 def flush_written(written: Written, mode: FlushMode) -> None:
@@ -175,7 +156,7 @@ class _Flush:
     def _read_from_head(self, key: Key) -> Reader:
         own = self._own[key]
 
-        def statement(_: Sequence[Key]) -> tuple[str, dict[str, Any]]:
+        def statement(keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:  # noqa: ARG001 - a Reader
             newest = max(row.id for row in own)
             return "fetch", {"bound": newest, "most": len(own) + MOST_AHEAD}
 

@@ -78,7 +78,7 @@ class MessageColumns(models.Model):
 class OutboxManager[M: "OutboxBase"](models.Manager[M]):
     """Writes messages the way `outbox_context` wants; there is no other way in."""
 
-    def bulk_create(self, objs: Iterable[M], *_: Any, **__: Any) -> list[M]:  # type: ignore[override]
+    def bulk_create(self, objs: Iterable[M], *_: Any, **__: Any) -> list[M]:
         """Write all messages in one INSERT per table, validated like `OutboxBase.save`."""
         messages = list(objs)
         write_messages(messages, using=self._db or alias_for_model(self.model))
@@ -113,7 +113,7 @@ class OutboxBase(MessageColumns):
         """Return the table names that the engine's statements are made of."""
         return _tables(cls)
 
-    def save(self, *, using: str | None = None, **_: Any) -> None:  # type: ignore[override]
+    def save(self, *, using: str | None = None, **_: Any) -> None:
         """Write the message in the caller's transaction, or buffer it in the `outbox_context`.
 
         Raises:

@@ -290,8 +290,7 @@ class Pass:
     def as_instance(self, shard: Shard, message: Message) -> OutboxBase:
         """Return a message as an instance of its outbox model, for an error."""
         columns = dict(zip(self.engine.tables.sharding_columns, shard.key, strict=True))
-        return self.engine.outbox(
-            id=message[ID],
+        made = self.engine.outbox(
             category=message[CATEGORY],
             object_identifier=message[OBJECT],
             payload=None if message[PAYLOAD] is None else json.loads(message[PAYLOAD]),
@@ -299,6 +298,8 @@ class Pass:
             date_added=message[DATE_ADDED],
             **columns,
         )
+        made.pk = message[ID]
+        return made
 
     def _succeeded(self, shard: Shard, group: Group, captured: list[int]) -> None:
         policy, message = shard.policy, group.newest

@@ -108,7 +108,7 @@ def is_switched_off(outbox: type[OutboxBase], key: Key) -> bool:
     return switches.stops_shard(key[-2], key[-1], key[0] if control else None)
 
 
-def prepare_next_from_shard(outbox: type[OutboxBase], key: Key, *, alias: str) -> OutboxBase | None:
+def prepare_next_from_shard[M: OutboxBase](outbox: type[M], key: Key, *, alias: str) -> M | None:
     """Claim the shard's lease and return its first message; None if it isn't due or is taken.
 
     The message carries the lease: its `drain_shard` drains with it. Where that

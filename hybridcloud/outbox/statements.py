@@ -223,7 +223,8 @@ class _Snapshot:
         """Run one named statement and return its rows."""
         with self._engine.connection.cursor() as cursor:
             cursor.execute(self._engine.sql(name), params)
-            return cursor.fetchall()
+            rows: Rows = cursor.fetchall()
+            return rows
 
 
 def _binds_on_server(connection: BaseDatabaseWrapper) -> bool:

@@ -31,7 +31,6 @@ TICK: Final = 2.0
 """Seconds between scheduler ticks: with a lease of 15 s a lost shard is taken over within 20 s."""
 _KICK_TTL: Final = 5
 _EXPIRES: Final = 10
-_OPTIONS: Final = {"acks_late": True, "ignore_result": True}
 
 
 def queue_name(mode: SiloMode, cell: str | None) -> str:
@@ -138,7 +137,7 @@ def _silo_of(alias: str, silo_mode: SiloMode) -> tuple[SiloMode, str | None]:
     return silo_mode, cell or get_current_silo().cell
 
 
-@shared_task(name="hybridcloud.outbox.enqueue_outbox_jobs", **_OPTIONS)
+@shared_task(name="hybridcloud.outbox.enqueue_outbox_jobs", acks_late=True, ignore_result=True)
 def enqueue_outbox_jobs(
     cell: str | None = None,
     concurrency: int | None = None,
@@ -155,7 +154,9 @@ def enqueue_outbox_jobs(
             )
 
 
-@shared_task(name="hybridcloud.outbox.enqueue_outbox_jobs_control", **_OPTIONS)
+@shared_task(
+    name="hybridcloud.outbox.enqueue_outbox_jobs_control", acks_late=True, ignore_result=True
+)
 def enqueue_outbox_jobs_control(
     concurrency: int | None = None,
     process_outbox_backfills: bool = True,  # noqa: FBT001, FBT002 - a task's arguments go by name
@@ -170,7 +171,7 @@ def enqueue_outbox_jobs_control(
         )
 
 
-@shared_task(name="hybridcloud.outbox.drain_outbox_shards", **_OPTIONS)
+@shared_task(name="hybridcloud.outbox.drain_outbox_shards", acks_late=True, ignore_result=True)
 def drain_outbox_shards(
     outbox_name: str | None = None,
     cell: str | None = None,
@@ -183,7 +184,9 @@ def drain_outbox_shards(
             _drain(SiloMode.CELL, outbox_name, name, after, most)
 
 
-@shared_task(name="hybridcloud.outbox.drain_outbox_shards_control", **_OPTIONS)
+@shared_task(
+    name="hybridcloud.outbox.drain_outbox_shards_control", acks_late=True, ignore_result=True
+)
 def drain_outbox_shards_control(
     outbox_name: str | None = None,
     cell: str | None = None,  # noqa: ARG001 - the twins take the same arguments
