@@ -87,7 +87,7 @@ def get(key: str) -> Any:
         value = known.read[key]
     except KeyError:
         value = known.read[key] = _checked(key, known.rows)
-    return deepcopy(value) if type(value) in _MUTABLE else value
+    return _own(value)
 
 
 def set(key: str, value: Any, *, by: str = "", reason: str = "") -> None:  # noqa: A001 - the reference's name
@@ -179,7 +179,15 @@ def history(key: str | None = None, *, limit: int = 100) -> list[OptionChange]:
 
 def _pinned(key: str, value: Any) -> Any:
     require_accepted(find_definition(key), value, where=_IN_SETTINGS)
-    return deepcopy(value) if type(value) in _MUTABLE else value
+    return _own(value)
+
+
+def _own(value: Any) -> Any:
+    """Return a value that the caller may change without changing what others get."""
+    if type(value) not in _MUTABLE:
+        return value
+    # The switches are lists that are empty nearly always; a deep copy costs microseconds.
+    return deepcopy(value) if value else type(value)()
 
 
 def _checked(key: str, rows: Any) -> Any:
@@ -190,7 +198,10 @@ def _checked(key: str, rows: Any) -> Any:
     if definition.accepts(value):
         return float(value) if definition.type is float else value
     _LOG.warning(
-        "Stored value %r of option %r is no %s, its default holds", value, key, definition.type
+        "Stored value %r of option %r is no %s, its default holds",
+        value,
+        key,
+        definition.type.__name__,
     )
     return definition.fresh_default()
 

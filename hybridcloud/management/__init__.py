@@ -1,0 +1,1 @@
+"""Commands of the framework for `manage.py`; without the package Django would find none."""

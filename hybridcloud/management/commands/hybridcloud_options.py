@@ -1,0 +1,180 @@
+"""Reads and sets runtime options from a shell: without it pulling a kill switch would take a Python console."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+
+from hybridcloud.errors import OptionValueError, UnknownOptionError
+from hybridcloud.options import values
+from hybridcloud.options.definition import find_definition, require_accepted
+from silos import SiloMode, assume_silo
+from silos.errors import SiloError
+
+if TYPE_CHECKING:
+    from hybridcloud.options.values import OptionState
+
+_VERSION: Final = 1
+_USAGE: Final = 2
+
+
+class Command(BaseCommand):
+    """Runtime options of one silo: get, set, unset, list, and the history of their changes."""
+
+    help = "Read and set runtime options of this silo. They take effect within seconds."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Describe the sub-commands."""
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+        get = verbs.add_parser("get", help="print the value in force, as JSON")
+        put = verbs.add_parser("set", help="set a value in the database")
+        unset = verbs.add_parser("unset", help="remove the value; the default holds again")
+        listing = verbs.add_parser("list", help="all options, and where their values come from")
+        history = verbs.add_parser("history", help="who changed what, when and why")
+        for each in (get, put, unset):
+            each.add_argument("key")
+        put.add_argument("value", help="JSON; a plain word will do where the option is a text")
+        for each in (put, unset):
+            each.add_argument("--by", default="", help="who does it; default: the login name")
+            each.add_argument("--reason", default="", help="why, for the history")
+            each.add_argument("--dry-run", action="store_true", help="say what would change")
+        history.add_argument("key", nargs="?")
+        history.add_argument("--limit", type=int, default=100)
+        for each in (get, put, unset, listing, history):
+            each.add_argument("--json", action="store_true", help="one JSON document, for machines")
+            each.add_argument(
+                "--silo",
+                help="control, or a cell's name, where one process is several; default: this silo",
+            )
+
+    def handle(self, *, verb: str, silo: str | None, **options: Any) -> None:
+        """Run one verb in its silo.
+
+        Raises:
+            CommandError: an unknown option or silo, or a value that the option cannot have.
+        """
+        try:
+            if silo is None:
+                self._run(verb, options)
+                return
+            control = silo.lower() == "control"
+            mode = SiloMode.CONTROL if control else SiloMode.CELL
+            with assume_silo(mode, cell=None if control else silo):
+                self._run(verb, options)
+        except (UnknownOptionError, OptionValueError, SiloError) as exc:
+            raise CommandError(str(exc), returncode=_USAGE) from exc
+
+    def _run(self, verb: str, options: dict[str, Any]) -> None:
+        runners = {
+            "get": self._get,
+            "set": self._set,
+            "unset": self._unset,
+            "list": self._list,
+            "history": self._history,
+        }
+        runners[verb](options)
+
+    def _get(self, options: dict[str, Any]) -> None:
+        state = _state(options["key"])
+        if options["json"]:
+            self._print_json(option=asdict(state))
+        else:
+            self.stdout.write(_shown(state.value))
+
+    def _set(self, options: dict[str, Any]) -> None:
+        key, value = options["key"], _parsed(options["key"], options["value"])
+        before = _state(key).value
+        if not options["dry_run"]:
+            values.set(key, value, by=_who(options), reason=options["reason"])
+        self._report(options, before=before, after=value)
+
+    def _unset(self, options: dict[str, Any]) -> None:
+        key = options["key"]
+        before = _state(key).value
+        if not options["dry_run"]:
+            values.delete(key, by=_who(options), reason=options["reason"])
+        self._report(options, before=before, after=find_definition(key).fresh_default())
+
+    def _list(self, options: dict[str, Any]) -> None:
+        found = values.states()
+        if options["json"]:
+            self._print_json(options=[asdict(state) for state in found])
+            return
+        for state in found:
+            where = state.source if not state.by else f"{state.source}, by {state.by}"
+            self.stdout.write(f"{state.key} = {_shown(state.value)}  ({where})")
+            if state.doc:
+                self.stdout.write(f"    {state.doc}")
+
+    def _history(self, options: dict[str, Any]) -> None:
+        found = values.history(options["key"], limit=options["limit"])
+        if options["json"]:
+            self._print_json(history=[asdict(change) for change in found])
+            return
+        for change in found:
+            what = "unset" if change.value is None else f"= {_shown(change.value)}"
+            reason = f": {change.reason}" if change.reason else ""
+            self.stdout.write(
+                f"{change.at.isoformat(timespec='seconds')} {change.key} {what}"
+                f"  by {change.by or 'nobody named'}{reason}"
+            )
+
+    def _report(self, options: dict[str, Any], *, before: Any, after: Any) -> None:
+        changed = {"key": options["key"], "before": before, "after": after}
+        if options["json"]:
+            self._print_json(**changed, dry_run=options["dry_run"])
+            return
+        would = "would be " if options["dry_run"] else ""
+        self.stdout.write(f"{options['key']} {would}{_shown(after)} (was {_shown(before)})")
+
+    def _print_json(self, **document: Any) -> None:
+        text = json.dumps({"version": _VERSION, **document}, cls=DjangoJSONEncoder)
+        self.stdout.write(text)
+
+
+def _state(key: str) -> OptionState:
+    definition = find_definition(key)
+    for state in values.states():
+        if state.key == key:
+            return state
+    # A derived key that is set nowhere.
+    default = definition.fresh_default()
+    return values.OptionState(
+        key, default, "default", definition.type.__name__, default, definition.doc
+    )
+
+
+def _parsed(key: str, text: str) -> Any:
+    definition = find_definition(key)
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as exc:
+        if definition.type is not str:
+            raise OptionValueError(
+                f"Wrong value {text!r} of runtime option {key!r}: no JSON ({exc}). "
+                f"Give it a JSON value of type {definition.type.__name__}."
+            ) from exc
+        value = text
+    if definition.type is str and not isinstance(value, str):
+        value = text
+    require_accepted(definition, value, where="was to be set")
+    return value
+
+
+def _who(options: dict[str, Any]) -> str:
+    if options["by"]:
+        return str(options["by"])
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user without a name.
+        return ""
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
