@@ -11,6 +11,8 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from django.db import transaction
+
 from hybridcloud.outbox.insert import MOST_PER_STATEMENT, Row, insert
 
 if TYPE_CHECKING:
@@ -57,7 +59,9 @@ class Buffer:
         wrappers.append(self._watch)
         try:
             yield
-            self.write()
+            # A change whose message cannot be written must not commit.
+            with transaction.mark_for_rollback_on_error(using=self.connection.alias):
+                self.write()
         finally:
             self.is_open = False
             wrappers.remove(self._watch)

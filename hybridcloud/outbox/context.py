@@ -15,7 +15,7 @@ from django.db import connections, transaction
 from hybridcloud.causation import current_headers
 from hybridcloud.errors import InvalidOutboxError, OutboxTransactionError
 from hybridcloud.outbox.buffer import Buffer
-from hybridcloud.outbox.insert import as_row, insert
+from hybridcloud.outbox.insert import Row, as_row, insert
 from silos.guard import open_blocks
 from silos.router import current_alias
 
@@ -62,27 +62,35 @@ def outbox_context(
     """
     outer = _state.get()
     flush = is_flushing(flush)
-    buffers = {} if outer is None else outer.buffers
     if inner is None:
         if flush and not any(map(open_blocks, connections.all(initialized_only=True))):
             raise OutboxTransactionError(
                 "No transaction to flush after: outbox_context() was entered outside of one. Give "
                 "it one, outbox_context(transaction.atomic()), or say flush=False."
             )
-        with _entered(_State(flush, buffers)):
+        with _entered(_State(flush, {} if outer is None else outer.buffers)):
             yield None
         return
     if inner.using is None:
         inner.using = current_alias()
-    with inner:
-        connection = connections[inner.using]
-        if _buffer_of(connection) is not None:
-            with _entered(_State(flush, buffers)):
-                yield inner
-            return
-        buffer = Buffer(connection)
-        with buffer.opened(), _entered(_State(flush, {**buffers, inner.using: buffer})):
-            yield inner
+    with inner, _gathering(connections[inner.using], flush=flush):
+        yield inner
+
+
+@contextmanager
+def joined_context(using: str, *, flush: bool | None) -> Iterator[None]:
+    """Gather messages like `outbox_context`, in the open transaction where there is one.
+
+    An error that Django forgives an open transaction, such as `ProtectedError`,
+    is so forgiven here as well.
+    """
+    connection = connections[using]
+    if not connection.in_atomic_block:
+        with outbox_context(transaction.atomic(using=using), flush):
+            yield
+        return
+    with _gathering(connection, flush=is_flushing(flush)):
+        yield
 
 
 def write_messages(
@@ -109,7 +117,11 @@ def write_messages(
                 f"Saved before: {message}. A message is never changed; save a new one."
             )
     headers = current_headers()
-    rows = [as_row(message, headers=headers, flush=flush) for message in messages]
+    write_rows([as_row(each, headers=headers, flush=flush) for each in messages], using=using)
+
+
+def write_rows(rows: Sequence[Row], *, using: str) -> None:
+    """Write messages that are checked and encoded; the rest of `write_messages`."""
     if not rows:
         return
     connection = connections[using]
@@ -150,6 +162,20 @@ def _buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
     if buffer is None or not buffer.is_open or buffer.connection is not connection:
         return None
     return buffer
+
+
+@contextmanager
+def _gathering(connection: BaseDatabaseWrapper, *, flush: bool) -> Iterator[None]:
+    """Buffer what the block writes; inside another such block the outermost one's buffer takes it."""
+    outer = _state.get()
+    buffers = {} if outer is None else outer.buffers
+    if _buffer_of(connection) is not None:
+        with _entered(_State(flush, buffers)):
+            yield
+        return
+    buffer = Buffer(connection)
+    with buffer.opened(), _entered(_State(flush, {**buffers, connection.alias: buffer})):
+        yield
 
 
 @contextmanager

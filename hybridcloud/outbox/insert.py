@@ -83,8 +83,8 @@ def as_row(message: OutboxBase, *, headers: Mapping[str, Any] | None, flush: boo
         shard=tuple(int(v) if isinstance(v, int) else v for v in message.shard_key()),
         category=int(message.category),
         object_identifier=int(message.object_identifier),
-        payload=_as_json(message, "payload", message.payload),
-        headers=_as_json(message, "headers", own_headers),
+        payload=as_json(type(message), "payload", message.payload),
+        headers=as_json(type(message), "headers", own_headers),
         coalesces=scope.policy.coalesce and delay <= 0,
         delay_s=delay if delay > 0 else None,
         flush=flush,
@@ -166,9 +166,14 @@ def _statement(outbox: type[OutboxBase], *, single: bool, delayed: bool) -> str:
     )
 
 
-def _as_json(message: OutboxBase, column: str, value: Any) -> str | None:
+def as_json(outbox: type[OutboxBase], column: str, value: Any) -> str | None:
+    """Return a value as the text for a JSON column of an outbox table; None stays None.
+
+    Raises:
+        TypeError: it is no JSON.
+        ValueError: it has a NaN, which PostgreSQL's JSON has not.
+    """
     if value is None:
         return None
-    encoder = message._meta.get_field(column).encoder
-    # PostgreSQL's JSON has no NaN; said here it is an error of the save that brought it.
+    encoder = outbox._meta.get_field(column).encoder
     return json.dumps(value, cls=encoder, allow_nan=False)

@@ -142,6 +142,17 @@ def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     queue.append((set(), commit.latest, False))
 
 
+def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
+    """Let the coordinator act: at the commit, or at once where the statement was its own transaction."""
+    if connection.in_atomic_block or not connection.get_autocommit():
+        register(connection, batch)
+        return
+    commit = _Commit(connection.alias)
+    commit.latest = _Coordinator(commit)
+    commit.ready.append(batch)
+    commit.latest()
+
+
 def _commit_in(queue: Sequence[tuple[Any, Any, bool]]) -> _Commit | None:
     for _, hook, _ in reversed(queue):
         if isinstance(hook, _Coordinator):

@@ -1,0 +1,67 @@
+"""Writes the messages about deleted rows: without it cascades, which call no delete(), would leave copies behind.
+
+Django sends ``pre_delete`` for each row that a cascade, an instance or a
+queryset deletes, while the row is still there to be told about.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import models
+from django.db.models.signals import pre_delete
+
+from hybridcloud.outbox.production import produce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hybridcloud.outbox.mixins import ProducingModel
+
+_COVERED: Final = (
+    models.CASCADE,
+    models.PROTECT,
+    models.RESTRICT,
+    models.SET_NULL,
+    models.SET_DEFAULT,
+    models.DO_NOTHING,
+)
+
+
+def listen_to_deletions(model: type[ProducingModel]) -> None:
+    """Write messages when rows of a class are deleted, by whomever.
+
+    Each class is connected by itself: a listener to all classes would disable
+    fast deletes everywhere.
+    """
+    pre_delete.connect(
+        _produce, sender=model, weak=False, dispatch_uid=("hybridcloud.outbox", model)
+    )
+
+
+def uncovered_relations(
+    model: type[models.Model],
+) -> Iterator[tuple[models.ForeignKey[Any, Any], str]]:
+    """Yield the foreign keys of a producing model whose ``on_delete`` changes rows without a message.
+
+    For checks: each with the reason.
+    """
+    for field in model._meta.concrete_fields:
+        if not isinstance(field, models.ForeignKey):
+            continue
+        on_delete: Any = field.remote_field.on_delete
+        name = getattr(on_delete, "__name__", repr(on_delete))
+        if on_delete in _COVERED or getattr(on_delete, "lazy_sub_objs", False):
+            continue
+        if name.startswith("DB_"):
+            yield field, f"{name} changes rows inside the database, which Django does not see"
+        elif on_delete.__module__ == "django.db.models.deletion":
+            yield field, "SET() with a callable updates rows past every manager; give it a value"
+        else:
+            yield field, f"{name} is none of Django's, and may change rows past the managers"
+
+
+def _produce(
+    *, sender: type[ProducingModel], instance: ProducingModel, using: str, **_: Any
+) -> None:
+    produce(sender, [instance], using=using, deleted=True)

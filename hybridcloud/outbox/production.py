@@ -1,0 +1,153 @@
+"""Turns changed instances into outbox rows: without it a bulk operation would build an instance per message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
+
+from hybridcloud.causation import current_headers
+from hybridcloud.errors import IdentifierError
+from hybridcloud.outbox.category import validated_scope
+from hybridcloud.outbox.context import is_flushing, write_messages, write_rows
+from hybridcloud.outbox.identifiers import infer_identifiers
+from hybridcloud.outbox.insert import Row, as_json
+from silos import SiloMode, find_cells_for_orgs, find_cells_for_user
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from django.db.models import Model
+
+    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.models import OutboxBase
+
+_DEFAULT = "_outbox_default"
+
+
+def default_hook[F: Callable[..., Any]](hook: F) -> F:
+    """Mark a hook as the framework's own, so that an override can be told from it."""
+    setattr(hook, _DEFAULT, True)
+    return hook
+
+
+def uses_default(model: type[Model], hook: str) -> bool:
+    """Say whether a model left a hook as the framework made it."""
+    return bool(getattr(getattr(model, hook, None), _DEFAULT, False))
+
+
+def produce(
+    model: type[ProducingModel],
+    instances: Iterable[ProducingModel],
+    *,
+    using: str,
+    deleted: bool = False,
+    flush: bool | None = None,
+) -> None:
+    """Write the messages about instances of one model.
+
+    Args:
+        model: their class.
+        instances: in the order in which their messages shall be written.
+        using: the database.
+        deleted: whether they are about to be deleted.
+        flush: whether they are flushed after the commit; None: as the model, else the context, says.
+    """
+    flush = is_flushing(model.default_flush if flush is None else flush)
+    # A change whose message cannot be made must not commit.
+    with transaction.mark_for_rollback_on_error(using=using):
+        if model.has_default_messages():
+            rows = _default_rows(model, instances, flush=flush, deleted=deleted)
+            write_rows(rows, using=using)
+            return
+        messages = [each for instance in instances for each in instance.messages(deleted=deleted)]
+        write_messages(messages, using=using, flush=flush)
+
+
+def _default_rows(
+    model: type[ProducingModel], instances: Iterable[ProducingModel], *, flush: bool, deleted: bool
+) -> list[Row]:
+    """Do what the default hooks do, without an instance of the outbox model for each message."""
+    category = model.category
+    scope = category.get_scope()
+    validated_scope(scope.value, category.value)
+    outbox = model.outbox_model()
+    headers = as_json(outbox, "headers", current_headers())
+    payload_is_default = uses_default(model, "payload_for_update")
+    targets = _Targets(model, deleted=deleted) if outbox.silo_mode is SiloMode.CONTROL else None
+    rows: list[Row] = []
+    for instance in instances:
+        shard, about = infer_identifiers(scope, instance)
+        payload = None
+        if not payload_is_default:
+            payload = as_json(outbox, "payload", instance.payload_for_update())
+        own = (scope.value, shard)
+        keys = [own] if targets is None else [(cell, *own) for cell in targets.of(instance)]
+        rows += [
+            Row(
+                messages=[],
+                outbox=outbox,
+                shard=key,
+                category=category.value,
+                object_identifier=about,
+                payload=payload,
+                headers=headers,
+                coalesces=scope.policy.coalesce,
+                delay_s=None,
+                flush=flush,
+            )
+            for key in keys
+        ]
+    return rows
+
+
+class _Targets:
+    """The target cells of many instances: the resolver is asked once for each organization or user."""
+
+    def __init__(self, model: type[ProducingModel], *, deleted: bool) -> None:
+        self._hook = "outbox_cell_names_for_deletion" if deleted else "outbox_cell_names"
+        self._known: dict[tuple[str, int], list[str]] | None = (
+            {} if uses_default(model, self._hook) and not deleted else None
+        )
+
+    def of(self, instance: Any) -> list[str]:
+        if self._known is None:
+            return sorted(set(getattr(instance, self._hook)()))
+        key = _owner_of(instance)
+        if key not in self._known:
+            self._known[key] = sorted(cells_of_owner(instance))
+        return self._known[key]
+
+
+def cells_of_owner(instance: Model) -> Collection[str]:
+    """Return the cells of an instance's organization, else of its user.
+
+    Raises:
+        IdentifierError: it has neither.
+    """
+    attribute, identifier = _owner_of(instance)
+    if attribute == "organization_id":
+        return find_cells_for_orgs([identifier])
+    return find_cells_for_user(identifier)
+
+
+def _owner_of(instance: Model) -> tuple[str, int]:
+    for attribute in ("organization_id", "user_id"):
+        identifier = getattr(instance, attribute, None)
+        if identifier is not None:
+            return attribute, int(identifier)
+    raise IdentifierError(
+        f"No target cells for {instance._meta.label} {instance.pk}: it has neither an "
+        f"organization_id nor a user_id. Override outbox_cell_names() on the model."
+    )
+
+
+def messages_moved(before: Iterable[OutboxBase], after: Iterable[OutboxBase]) -> list[OutboxBase]:
+    """Return the messages for shards that an instance left, with what is to be said now."""
+    now = list(after)
+    keys = {message.shard_key() for message in now}
+    left = [message for message in before if message.shard_key() not in keys]
+    for message in left:
+        if now:
+            message.payload = now[0].payload
+    return left

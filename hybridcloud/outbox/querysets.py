@@ -1,0 +1,148 @@
+"""Querysets whose bulk operations write messages: without them a bulk change would be invisible to other silos."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from django.db import models
+from django.db.models import Q
+
+from hybridcloud.errors import OutboxError
+from hybridcloud.outbox.context import joined_context
+from hybridcloud.outbox.production import produce
+from hybridcloud.outbox.updates import update
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from hybridcloud.outbox.mixins import ProducingModel
+
+
+class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
+    """A queryset of a producing model; derive your own from this class, so that it keeps producing."""
+
+    def update(self, **kwargs: Any) -> int:
+        """Set fields of all rows and write the messages about them, in one transaction.
+
+        Returns:
+            How many rows matched.
+        """
+        query = self.query
+        if not kwargs or query.is_sliced or query.combinator or query.distinct_fields:
+            # Nothing to do, or Django's own error.
+            return super().update(**kwargs)
+        self._for_write = True
+        count = update(self, _plain_update, kwargs)
+        self._result_cache = None
+        return count
+
+    update.alters_data = True  # type: ignore[attr-defined]
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete all rows, with what hangs on them, and write the messages about them."""
+        self._for_write = True
+        with joined_context(self.db, flush=self._producer.default_flush):
+            return super().delete()
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+    def bulk_create(  # type: ignore[override]
+        self,
+        objs: Iterable[M],
+        batch_size: int | None = None,
+        ignore_conflicts: bool = False,  # noqa: FBT001, FBT002 - Django's signature
+        update_conflicts: bool = False,  # noqa: FBT001, FBT002
+        update_fields: Collection[str] | None = None,
+        unique_fields: Collection[str] | None = None,
+    ) -> list[M]:
+        """Insert rows and write the messages about them, in one transaction.
+
+        Raises:
+            OutboxError: ``ignore_conflicts`` was asked for, which does not tell
+                which rows there are now; or rows have no id, and none comes
+                from a sequence.
+        """
+        created = list(objs)
+        if ignore_conflicts:
+            raise OutboxError(
+                f"bulk_create(ignore_conflicts=True) of {self.model._meta.label}: PostgreSQL does "
+                f"not tell which rows were left out, nor their ids. Use update_conflicts=True."
+            )
+        self._refuse_without_ids(created)
+        self._for_write = True
+        had_ids = any(obj.pk is not None for obj in created)
+        with joined_context(self.db, flush=self._producer.default_flush):
+            result = super().bulk_create(
+                created,
+                batch_size=batch_size,
+                update_conflicts=update_conflicts,
+                update_fields=update_fields,
+                unique_fields=unique_fields,
+            )
+            rows: Sequence[Any] = result
+            if update_conflicts and created:
+                rows = self._as_stored(result, unique_fields or (), had_ids=had_ids)
+            produce(self._producer, rows, using=self.db)
+        return result
+
+    bulk_create.alters_data = True  # type: ignore[attr-defined]
+
+    def bulk_update(
+        self, objs: Iterable[M], fields: Iterable[str], batch_size: int | None = None
+    ) -> int:
+        """Set fields of each row to its instance's and write the messages, in one transaction."""
+        with joined_context(self._written_db, flush=self._producer.default_flush):
+            return super().bulk_update(objs, fields, batch_size)
+
+    bulk_update.alters_data = True  # type: ignore[attr-defined]
+
+    def bulk_delete(self, objs: Iterable[M]) -> tuple[int, dict[str, int]]:
+        """Delete the rows of these instances, with what hangs on them, and write the messages."""
+        pks = [obj.pk for obj in objs]
+        if not pks:
+            return 0, {}
+        return self._producer.outbox_rows.using(self._written_db).filter(pk__in=pks).delete()
+
+    bulk_delete.alters_data = True  # type: ignore[attr-defined]
+
+    @property
+    def _producer(self) -> type[ProducingModel]:
+        return cast("type[ProducingModel]", self.model)
+
+    @property
+    def _written_db(self) -> str:
+        self._for_write = True
+        return self.db
+
+    def _refuse_without_ids(self, objs: Sequence[models.Model]) -> None:
+        pk = self.model._meta.pk
+        if isinstance(pk, models.AutoField) or pk.has_db_default():
+            return
+        for obj in objs:
+            if obj.pk is None:
+                # What Django would do itself, for a field that makes its ids.
+                obj.pk = pk.get_pk_value_on_save(obj)
+            if obj.pk is None:
+                raise OutboxError(
+                    f"No id for bulk_create of {self.model._meta.label}: its primary key does not "
+                    f"come from a sequence, so messages could not name the rows. Set the ids "
+                    f"before, or save the instances one by one."
+                )
+
+    def _as_stored(
+        self, objs: Sequence[M], unique_fields: Collection[str], *, had_ids: bool
+    ) -> list[models.Model]:
+        """Return the rows as they are after an upsert: a conflict keeps what was not updated."""
+        rows = self._producer.outbox_rows.using(self.db).order_by("pk")
+        names = [self.model._meta.pk.name if name == "pk" else name for name in unique_fields]
+        if not had_ids or names == [self.model._meta.pk.name]:
+            return list(rows.filter(pk__in=[obj.pk for obj in objs]))
+        # Given ids are those of the instances, and an existing row keeps its own.
+        attnames = [self.model._meta.get_field(name).attname for name in names]
+        wanted = [Q(**{name: getattr(obj, name) for name in attnames}) for obj in objs]
+        return list(rows.filter(Q(*wanted, _connector=Q.OR)))
+
+
+def _plain_update(queryset: models.QuerySet[Any], **fields: Any) -> int:
+    return models.QuerySet.update(queryset, **fields)

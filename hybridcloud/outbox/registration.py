@@ -1,0 +1,93 @@
+"""Knows the producing models: without it deletions and handlers would have to be connected by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybridcloud.errors import ConfigurationError
+from hybridcloud.outbox.category import OutboxCategory, connected_models
+from hybridcloud.outbox.deletions import listen_to_deletions
+from silos import SiloMode
+from silos.limits import limit_name, silo_of
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+
+    from hybridcloud.outbox.mixins import ProducingModel
+
+_roots: list[type[ProducingModel]] = []
+
+
+def producing_models() -> tuple[type[ProducingModel], ...]:
+    """Return the producing models; proxies and multi-table children count as their root."""
+    return tuple(_roots)
+
+
+def root_of(model: type[ProducingModel]) -> type[ProducingModel]:
+    """Return the producing model whose rows a proxy or multi-table child adds to; else the model."""
+    concrete: Any = model._meta.concrete_model
+    for each in (*concrete._meta.get_parent_list(), concrete):
+        parents = each._meta.get_parent_list()
+        if _is_producing(each) and not any(map(_is_producing, parents)):
+            return each  # type: ignore[no-any-return]
+    return model
+
+
+def register(model: type[ProducingModel]) -> None:
+    """Connect a producing model that Django has just prepared.
+
+    Raises:
+        ConfigurationError: a replicated model has no category, or another one than its parent.
+        RegistryError: another model has the category.
+    """
+    root = root_of(model)
+    concrete: Any = model._meta.concrete_model
+    if model is root or concrete is root:
+        # A multi-table child's deletion is its root's as well: one message.
+        listen_to_deletions(model)
+    if model is root:
+        _roots.append(model)
+    if not model.is_replicated:
+        return
+    category: Any = getattr(model, "category", None)
+    if not isinstance(category, OutboxCategory):
+        raise ConfigurationError(
+            f"No category of {model._meta.label}: it is {category!r}. Set category on the class to "
+            f"a member of your OutboxCategory."
+        )
+    if model is root:
+        if model.silo_mode is SiloMode.CELL:
+            category.connect_cell_model_updates(model)
+        else:
+            category.connect_control_model_updates(model)
+    elif category != root.category:
+        raise ConfigurationError(
+            f"Another category of {model._meta.label}: it is {category.name}, and {root._meta.label}"
+            f", whose rows it shares, has {root.category.name}. Leave it out on the child."
+        )
+
+
+def freeze_connected_models() -> None:
+    """Check where the producing models live, and refuse further ones; called once apps are ready.
+
+    Raises:
+        ConfigurationError: a model is limited to another silo than its mixin is for.
+    """
+    for model in _roots:
+        _check_silo(model, model.silo_mode)
+    connected_models.freeze()
+
+
+def _check_silo(model: type[Model], mode: SiloMode) -> None:
+    limit = silo_of(model)
+    if limit is not mode:
+        kind = "cell" if mode is SiloMode.CELL else "control"
+        raise ConfigurationError(
+            f"Wrong silo of {model._meta.label}: it lives in {limit_name(limit)}, and its mixin "
+            f"writes to the outbox of {limit_name(mode)}. Decorate it with @{kind}_silo_model, or "
+            f"take the other mixin."
+        )
+
+
+def _is_producing(model: type[Model]) -> bool:
+    return hasattr(model, "has_default_messages")

@@ -1,0 +1,214 @@
+"""Changes many rows and writes their messages: without it `QuerySet.update` would leave copies stale without a trace.
+
+Where SQL can make the messages, change and messages are one statement. Where
+Python must, the rows are locked first and exactly those are changed: rows that
+come to match in between are neither changed nor forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from django.db import connections, models
+
+from hybridcloud.causation import current_headers
+from hybridcloud.errors import OutboxError
+from hybridcloud.outbox.category import find_scope, validated_scope
+from hybridcloud.outbox.context import is_flushing, joined_context, write_buffered, write_messages
+from hybridcloud.outbox.identifiers import shard_field, shard_path
+from hybridcloud.outbox.insert import as_json
+from hybridcloud.outbox.production import messages_moved, produce, uses_default
+from hybridcloud.outbox.written import Batch, WrittenRow, announce
+from silos import SiloMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from hybridcloud.outbox.category import OutboxScope
+    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.querysets import ProducingQuerySet
+
+_MOST_PKS: Final = 10_000
+type _Plain = Callable[..., int]
+
+
+def update(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, Any]) -> int:
+    """Change the rows of a queryset and write the messages about them.
+
+    Args:
+        queryset: the rows.
+        plain: Django's own ``update``, called with a queryset and the fields.
+        fields: what is set.
+
+    Returns:
+        How many rows matched.
+    """
+    model: type[ProducingModel] = queryset.model
+    _refuse_primary_key(model, fields)
+    scope = _scope_for_sql(model)
+    if scope is not None and not _moves(model, scope, fields):
+        return _Together(queryset, scope).run(plain, fields)
+    return _locked(queryset, plain, fields)
+
+
+def _refuse_primary_key(model: type[ProducingModel], fields: Collection[str]) -> None:
+    keys = {name for field in model._meta.pk_fields for name in (field.name, field.attname)}
+    if not keys.isdisjoint(fields) or "pk" in fields:
+        raise OutboxError(
+            f"Primary key in update() of {model._meta.label}: its messages are about an object "
+            f"that keeps its id. Delete the row and make another one."
+        )
+
+
+def _scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
+    """Return the scope, if SQL alone can make the model's messages: all they say is in two columns."""
+    concrete = cast("type[models.Model]", model._meta.concrete_model)
+    if (
+        model.silo_mode is not SiloMode.CELL
+        or not model.has_default_messages()
+        or not uses_default(model, "payload_for_update")
+        or concrete._meta.parents
+    ):
+        return None
+    scope = model.category.get_scope()
+    shard = shard_field(scope, model)
+    if shard is None or shard.null or not _is_integer(shard) or not _is_integer(concrete._meta.pk):
+        return None
+    return scope
+
+
+def _is_integer(field: Any) -> bool:
+    while isinstance(field, models.ForeignKey):
+        field = field.target_field
+    return isinstance(field, models.IntegerField)
+
+
+def _moves(model: type[ProducingModel], scope: OutboxScope, fields: Collection[str]) -> bool:
+    """Say whether setting these fields may take a row to another shard."""
+    first = (shard_path(scope, model) or "").split(".", 1)[0]
+    if first == "pk" or not first:
+        return False
+    names = {first}
+    for field in model._meta.concrete_fields:
+        if first in (field.name, field.attname):
+            names |= {field.name, field.attname}
+    return not names.isdisjoint(fields)
+
+
+@dataclass(slots=True)
+class _Together:
+    """One statement that changes the rows and writes their messages: a wrapper around Django's UPDATE."""
+
+    queryset: ProducingQuerySet[Any]
+    scope: OutboxScope
+    rows: Sequence[tuple[int, int, int]] = ()
+
+    def run(self, plain: _Plain, fields: dict[str, Any]) -> int:
+        model: type[ProducingModel] = self.queryset.model
+        category = model.category
+        validated_scope(self.scope.value, category.value)
+        connection = connections[self.queryset.db]
+        # What is buffered is older, so it must have lower ids.
+        write_buffered(connection)
+        with connection.execute_wrapper(self._rewrite):
+            count = plain(self.queryset, **fields)
+        written = [
+            WrittenRow(identifier, (self.scope.value, shard), category.value, about)
+            for identifier, shard, about in self.rows
+        ]
+        if count:
+            batch = Batch(model.outbox_model(), Counter({category.value: count}), written)
+            announce(connection, batch)
+        return count
+
+    def _rewrite(
+        self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
+    ) -> Any:
+        model: type[ProducingModel] = self.queryset.model
+        connection: BaseDatabaseWrapper = context["connection"]
+        quote = connection.ops.quote_name
+        table = quote(model._meta.db_table)
+        if not (isinstance(sql, str) and sql.startswith(f"UPDATE {table} SET")):
+            return execute(sql, params, many, context)
+        pk, shard = model._meta.pk, shard_field(self.scope, model)
+        outbox = model.outbox_model()
+        text = (
+            f"WITH upd AS ({sql} RETURNING {table}.{quote(pk.column)} AS object_identifier, "  # noqa: S608
+            f"{table}.{quote(cast('Any', shard).column)} AS shard_identifier) "
+            f"INSERT INTO {outbox.tables().outbox} (shard_scope, shard_identifier, category, "
+            f"object_identifier, headers) SELECT %s::integer, shard_identifier, %s::integer, "
+            f"object_identifier, %s::jsonb FROM upd ORDER BY object_identifier "
+            f"RETURNING id, shard_identifier, object_identifier"
+        )
+        headers = as_json(outbox, "headers", current_headers())
+        more = (self.scope.value, model.category.value, headers)
+        result = execute(text, (*params, *more), many, context)
+        if is_flushing(model.default_flush):
+            self.rows = context["cursor"].fetchall()
+        return result
+
+
+def _locked(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, Any]) -> int:
+    """Lock the rows, change exactly these, and write their messages, in one transaction."""
+    model: type[ProducingModel] = queryset.model
+    using = queryset.db
+    changed = 0
+    with joined_context(using, flush=model.default_flush):
+        # In the order of the ids: two such updates wait for one another, and never in a circle.
+        pks = list(_lockable(queryset).order_by("pk").values_list("pk", flat=True))
+        for start in range(0, len(pks), _MOST_PKS):
+            chunk = pks[start : start + _MOST_PKS]
+            rows = model.outbox_rows.using(using).filter(pk__in=chunk).order_by("pk")
+            before = {each.pk: each.messages() for each in rows} if _may_move(rows, fields) else {}
+            changed += plain(queryset.filter(pk__in=chunk), **fields)
+            after = list(rows.all())
+            produce(model, after, using=using)
+            if before:
+                left = _left_behind(before, after)
+                write_messages(left, using=using, flush=model.default_flush)
+    return changed
+
+
+def _lockable(queryset: ProducingQuerySet[Any]) -> models.QuerySet[Any]:
+    """Return the rows as a query that PostgreSQL can lock: without joins, groups or DISTINCT."""
+    query = queryset.query
+    base = queryset.order_by()
+    tables = sum(1 for count in query.alias_refcount.values() if count)
+    if tables > 1 or query.group_by is not None or query.distinct or query.annotations:
+        model: type[ProducingModel] = queryset.model
+        # Django's own update does the same with a query of several tables.
+        inner = base.values("pk")
+        return (
+            model.outbox_rows.using(queryset.db)
+            .filter(pk__in=inner)
+            .select_for_update(of=("self",))
+        )
+    return base.select_related(None).select_for_update()
+
+
+def _may_move(rows: models.QuerySet[Any], fields: Collection[str]) -> bool:
+    model: type[ProducingModel] = rows.model
+    if model.has_default_messages():
+        return _moves(model, model.category.get_scope(), fields)
+    # Only its messages know the scope of a model that makes them itself.
+    first = rows.first()
+    made = [] if first is None else first.messages()
+    scopes = {message.shard_scope for message in made}
+    return any(
+        _moves(model, scope, fields) for scope in map(find_scope, scopes) if scope is not None
+    )
+
+
+def _left_behind(
+    before: dict[Any, list[OutboxBase]], after: Sequence[ProducingModel]
+) -> list[OutboxBase]:
+    def each() -> Iterator[OutboxBase]:
+        for instance in after:
+            yield from messages_moved(before.get(instance.pk, []), instance.messages())
+
+    return list(each())
