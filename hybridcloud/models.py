@@ -12,16 +12,19 @@ from hybridcloud.outbox.shards import (
     ControlLease,
     ControlParked,
 )
+from hybridcloud.tombstones.models import CellTombstone, ControlTombstone
 
 __all__ = [
     "CellFailure",
     "CellLease",
     "CellOutbox",
     "CellParked",
+    "CellTombstone",
     "ControlFailure",
     "ControlLease",
     "ControlOutbox",
     "ControlParked",
+    "ControlTombstone",
     "Option",
     "OptionHistory",
 ]

@@ -1,0 +1,26 @@
+"""Writes tombstones that came from the other silo to this one's database; without it the calls would end nowhere."""
+
+from __future__ import annotations
+
+from hybridcloud.tombstones.models import CellTombstone, ControlTombstone
+from hybridcloud.tombstones.service import (
+    CellTombstoneService,
+    ControlTombstoneService,
+    RpcTombstone,
+)
+
+
+class DatabaseCellTombstoneService(CellTombstoneService):
+    """Tombstones in a cell's database."""
+
+    def record_remote_tombstone(self, *, cell_name: str, tombstone: RpcTombstone) -> None:  # noqa: ARG002
+        """Write the tombstone unless it is there."""
+        CellTombstone.record_delete(tombstone.table_name, tombstone.identifier)
+
+
+class DatabaseControlTombstoneService(ControlTombstoneService):
+    """Tombstones in control's database."""
+
+    def record_remote_tombstone(self, *, tombstone: RpcTombstone) -> None:
+        """Write the tombstone unless it is there."""
+        ControlTombstone.record_delete(tombstone.table_name, tombstone.identifier)

@@ -1,0 +1,28 @@
+"""The Django app of `receivers`; without it no message would have a handler.
+
+Side effects of `ready()`, all of them: the models' own handlers are connected,
+each app's `outbox_receivers` is imported, the system checks are registered.
+"""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class ReceiversConfig(AppConfig):
+    """Connects what reacts to outbox messages."""
+
+    name = "receivers"
+    label = "hybridcloud_receivers"
+    verbose_name = "Hybrid cloud receivers"
+
+    def ready(self) -> None:
+        """Run once, when all models are loaded."""
+        # Django's app registry: handlers are methods of models.
+        from receivers import autodiscover, checks  # noqa: PLC0415
+        from receivers.outbox import cell, control  # noqa: PLC0415
+
+        cell.connect_models()
+        control.connect_models()
+        autodiscover.import_receivers()
+        checks.register_all()

@@ -1,0 +1,88 @@
+"""System checks of receivers; without them a message that nobody hears would be noticed in production.
+
+E001 a replicated model's category has a second receiver · W002 category without receiver
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004 - Django's
+
+from hybridcloud.outbox import process_cell_outbox, process_control_outbox
+from hybridcloud.outbox.category import (
+    all_categories,
+    connected_mode,
+    connected_models,
+    is_retired,
+)
+from receivers.outbox.built_in import ModelReceiver
+from silos import SiloMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from django.dispatch import Signal
+
+    from hybridcloud.outbox import OutboxCategory
+
+TAG = "hybridcloud"
+_SIGNALS = {SiloMode.CELL: process_cell_outbox, SiloMode.CONTROL: process_control_outbox}
+
+
+def register_all() -> None:
+    """Register the checks; safe to call twice."""
+    register(check_single_owner, TAG)
+    register(check_every_category_is_heard, TAG)
+
+
+def check_single_owner(**_: Any) -> list[CheckMessage]:
+    """hybridcloud_receivers.E001: a replicated model's messages belong to its handlers."""
+    found: list[CheckMessage] = []
+    for category, model in connected_models.items():
+        signal = _SIGNALS[connected_mode(category) or SiloMode.CELL]
+        others = [each for each in receivers_of(signal, category) if not _is_built_in(each)]
+        found += [
+            Error(
+                f"Two receivers of {category.name}: the handlers of {model._meta.label}, and "
+                f"{_name(other)}.",
+                hint="Move the work into the model's handlers, or give it a category of its own.",
+                obj=model,
+                id="hybridcloud_receivers.E001",
+            )
+            for other in others
+        ]
+    return found
+
+
+def check_every_category_is_heard(**_: Any) -> list[CheckMessage]:
+    """hybridcloud_receivers.W002: messages of a category without receiver are parked (rule 3)."""
+    return [
+        Warning(
+            f"No receiver of {type(category).__name__}.{category.name}: its messages are parked.",
+            hint="Write one in an app's outbox_receivers.py, give the category to a replicated "
+            "model, or retire it: scope_categories(…, retired={…}).",
+            obj=category,
+            id="hybridcloud_receivers.W002",
+        )
+        for category in all_categories()
+        if not is_retired(category.value)
+        and not any(signal.has_listeners(category) for signal in _SIGNALS.values())
+    ]
+
+
+def receivers_of(signal: Signal, category: OutboxCategory) -> Iterator[Callable[..., Any]]:
+    """Yield what is connected for a category, without what hears every category."""
+    # Django's own look-up; it has no public one that says who listens.
+    live: Any = signal._live_receivers(category)  # type: ignore[attr-defined]  # noqa: SLF001
+    everybody: Any = signal._live_receivers(None)  # type: ignore[attr-defined]  # noqa: SLF001
+    yield from (each for each in live[0] if each not in everybody[0])
+
+
+def _is_built_in(receiver: object) -> bool:
+    return isinstance(receiver, ModelReceiver)
+
+
+def _name(receiver: object) -> str:
+    module = getattr(receiver, "__module__", "")
+    return f"{module}.{getattr(receiver, '__qualname__', type(receiver).__qualname__)}"

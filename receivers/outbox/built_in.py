@@ -1,0 +1,69 @@
+"""The receiver that hands a message to its model's own handlers; without it replicated models would need one each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybridcloud.outbox.category import connected_mode, connected_models
+from receivers.outbox.tombstone import maybe_process_tombstone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from django.db.models import Model
+    from django.dispatch import Signal
+
+    from silos import SiloMode
+
+
+class ModelReceiver:
+    """Hears the messages of one category and calls the handlers of the model that has it.
+
+    Args:
+        model: a class with ``handle_async_replication`` and ``handle_async_deletion``.
+    """
+
+    def __init__(self, model: type[Model]) -> None:
+        self.model: Any = model
+
+    def __call__(
+        self,
+        *,
+        object_identifier: int,
+        shard_identifier: int,
+        payload: Mapping[str, Any] | None,
+        **more: Any,
+    ) -> None:
+        """Copy the row as it is now, or remove its copies where it is gone."""
+        # Only control's messages have a target, and only control's handlers take one.
+        target = {"cell_name": more["cell_name"]} if "cell_name" in more else {}
+        instance = maybe_process_tombstone(self.model, object_identifier, **target)
+        if instance is not None:
+            instance.handle_async_replication(shard_identifier=shard_identifier, **target)
+            return
+        self.model.handle_async_deletion(
+            identifier=object_identifier,
+            shard_identifier=shard_identifier,
+            payload=payload,
+            **target,
+        )
+
+    def __repr__(self) -> str:
+        return f"the handlers of {self.model._meta.label}"
+
+
+def connect_models(signal: Signal, mode: SiloMode) -> None:
+    """Connect the handlers of all replicated models of a silo; doing it again changes nothing.
+
+    Args:
+        signal: what their outbox is drained into.
+        mode: `SiloMode.CELL` or `SiloMode.CONTROL`.
+    """
+    for category, model in connected_models.items():
+        if connected_mode(category) is mode:
+            signal.connect(
+                ModelReceiver(model),
+                sender=category,
+                weak=False,
+                dispatch_uid=f"receivers.outbox:{model._meta.label}",
+            )
