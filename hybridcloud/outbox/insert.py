@@ -175,5 +175,5 @@ def as_json(outbox: type[OutboxBase], column: str, value: Any) -> str | None:
     """
     if value is None:
         return None
-    encoder = outbox._meta.get_field(column).encoder
-    return json.dumps(value, cls=encoder, allow_nan=False)
+    field: Any = outbox._meta.get_field(column)
+    return json.dumps(value, cls=field.encoder, allow_nan=False)

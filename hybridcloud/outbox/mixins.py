@@ -58,6 +58,15 @@ class ProducingModel(models.Model):
         abstract = True
         base_manager_name = "outbox_rows"
 
+    @default_hook
+    def payload_for_update(self) -> dict[str, Any] | None:
+        """Return JSON for the handler: only what nobody can tell once the row is gone.
+
+        Called inside the transaction of the change. The newest payload of an
+        object is delivered, older ones may not be.
+        """
+        return None
+
     def messages(self, *, deleted: bool = False) -> list[OutboxBase]:
         """Return the messages about the row as it is now, or about its deletion, not saved yet."""
         raise NotImplementedError
@@ -227,15 +236,6 @@ class ReplicatedCellModel(CellOutboxProducingModel):
         abstract = True
 
     @default_hook
-    def payload_for_update(self) -> dict[str, Any] | None:
-        """Return JSON for the handler: only what nobody can tell once the row is gone.
-
-        Called inside the transaction of the change. The newest payload of an
-        object is delivered, older ones may not be.
-        """
-        return None
-
-    @default_hook
     def outbox_for_update(self, shard_identifier: int | None = None) -> CellOutboxBase:
         """Make the message about the row as it is now, not saved yet."""
         return self.category.as_cell_outbox(
@@ -273,15 +273,6 @@ class ReplicatedControlModel(ControlOutboxProducingModel):
 
     class Meta(ControlOutboxProducingModel.Meta):
         abstract = True
-
-    @default_hook
-    def payload_for_update(self) -> dict[str, Any] | None:
-        """Return JSON for the handler: only what nobody can tell once the row is gone.
-
-        Called inside the transaction of the change. The newest payload of an
-        object is delivered, older ones may not be.
-        """
-        return None
 
     @default_hook
     def outbox_cell_names(self) -> Collection[str]:

@@ -47,7 +47,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
     delete.alters_data = True  # type: ignore[attr-defined]
     delete.queryset_only = True  # type: ignore[attr-defined]
 
-    def bulk_create(  # type: ignore[override]
+    def bulk_create(
         self,
         objs: Iterable[M],
         batch_size: int | None = None,
@@ -139,8 +139,8 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         if not had_ids or names == [self.model._meta.pk.name]:
             return list(rows.filter(pk__in=[obj.pk for obj in objs]))
         # Given ids are those of the instances, and an existing row keeps its own.
-        attnames = [self.model._meta.get_field(name).attname for name in names]
-        wanted = [Q(**{name: getattr(obj, name) for name in attnames}) for obj in objs]
+        fields: list[Any] = [self.model._meta.get_field(name) for name in names]
+        wanted = [Q(**{f.attname: getattr(obj, f.attname) for f in fields}) for obj in objs]
         return list(rows.filter(Q(*wanted, _connector=Q.OR)))
 
 

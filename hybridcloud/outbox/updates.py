@@ -135,11 +135,12 @@ class _Together:
         table = quote(model._meta.db_table)
         if not (isinstance(sql, str) and sql.startswith(f"UPDATE {table} SET")):
             return execute(sql, params, many, context)
-        pk, shard = model._meta.pk, shard_field(self.scope, model)
+        pk: Any = model._meta.pk
+        shard: Any = shard_field(self.scope, model)
         outbox = model.outbox_model()
         text = (
             f"WITH upd AS ({sql} RETURNING {table}.{quote(pk.column)} AS object_identifier, "  # noqa: S608
-            f"{table}.{quote(cast('Any', shard).column)} AS shard_identifier) "
+            f"{table}.{quote(shard.column)} AS shard_identifier) "
             f"INSERT INTO {outbox.tables().outbox} (shard_scope, shard_identifier, category, "
             f"object_identifier, headers) SELECT %s::integer, shard_identifier, %s::integer, "
             f"object_identifier, %s::jsonb FROM upd ORDER BY object_identifier "

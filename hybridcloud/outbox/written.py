@@ -122,7 +122,8 @@ class _Coordinator:
 
 def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     """Let the coordinator of the open transaction act for these messages, if they are committed."""
-    queue = connection.run_on_commit
+    # The stubs of Django's list know no third item.
+    queue: list[Any] = connection.run_on_commit
     savepoints = set(connection.savepoint_ids)
     last = queue[-1][1] if queue else None
     # Within one block one mark is enough, but in a test case, which cuts the queue as it likes.
