@@ -1,6 +1,9 @@
 """Sends calls to other silos over kept-alive connections; without it silos could not talk.
 
-One urllib3 pool per process: the method of `sentry-sdk`, so no dependency more.
+One urllib3 pool per process. A no-op call to this endpoint under gunicorn (median of 5 alternating
+runs of 400, loopback) takes 1.00 with it, 0.74 with one kept ``http.client`` connection, 1.37 with a
+kept ``httpx.Client`` and 1.46 with a new pool per call. ``http.client`` would leave pooling, dropped
+connections and retries to be written here, for less than a batch saves: 0.03 per call in 100.
 
 Only what surely ran no method is sent again: a refused or timed-out connect, and a 503.
 """
@@ -204,8 +207,8 @@ class TransportSlot:
         return (self._override or self._default).send(request)
 
     @contextmanager
-    def override(self, transport: Transport) -> Iterator[None]:
-        """Use another transport inside the block, on every thread."""
+    def override(self, transport: Transport | None) -> Iterator[None]:
+        """Use another transport inside the block, on every thread; None: the shipped one."""
         former, self._override = self._override, transport
         try:
             yield
@@ -272,13 +275,15 @@ def exchange(request: Outgoing) -> bytes:
     except errors.RpcUnavailableError:
         breaker.record_unavailable()
         raise
-    if reply.status == errors.RpcUnavailableError.status:
+    if reply.status == 200:
+        breaker.record_answer()
+        return reply.body
+    error = refused(request, reply.body, reply.status)
+    if isinstance(error, errors.RpcUnavailableError):
         breaker.record_unavailable()
-        raise request.fail(errors.RpcUnavailableError, "Unavailable: the silo answers 503.")
-    breaker.record_answer()
-    if reply.status != 200:
-        raise refused(request, reply.body, reply.status)
-    return reply.body
+    else:
+        breaker.record_answer()
+    raise error
 
 
 def refused(request: Outgoing, body: bytes, status: int) -> errors.RpcError:

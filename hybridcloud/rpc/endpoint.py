@@ -183,18 +183,16 @@ def _read_silo(name: str) -> CurrentSilo | None:
         return None
     if name == "control":
         return CurrentSilo(SiloMode.CONTROL)
+    kind, _, cell = name.partition(":")
+    if kind != "cell":
+        raise _not_found("silo", "unknown")
     try:
-        return CurrentSilo(SiloMode.CELL, get_cell(name.removeprefix("cell:")).name)
+        return CurrentSilo(SiloMode.CELL, get_cell(cell).name)
     except UnknownCellError:
         raise _not_found("silo", "unknown") from None
 
 
-def _run(
-    method: RpcMethod,
-    args: Mapping[str, Any],
-    meta: Meta,
-    silo: CurrentSilo,
-) -> bytes:
+def _run(method: RpcMethod, args: Mapping[str, Any], meta: Meta, silo: CurrentSilo) -> bytes:
     try:
         with (
             assume_silo(silo.mode, cell=silo.cell),
@@ -202,7 +200,7 @@ def _run(
             continue_trace(meta.trace or {}),
         ):
             return method.schema.dump_reply(run_local(method, args))
-    except Exception as exc:
+    except Exception as exc:  # edge of the process: the caller is told where to look, no more
         tags = {"service": method.service, "method": method.name, "silo": str(silo)}
         raise _captured(exc, tags) from exc
 

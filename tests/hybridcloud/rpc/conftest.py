@@ -8,6 +8,7 @@ from django.conf import settings as django_settings
 from django.test import override_settings
 
 from hybridcloud.rpc.breaker import breakers
+from hybridcloud.rpc.client import transport
 from hybridcloud.testutils.rpc import RpcServer, in_process_transport, socket_transport
 from tests.hybridcloud.rpc import orchard as services
 
@@ -38,7 +39,8 @@ def _clean() -> Iterator[None]:
     }
     services.ran.reset()
     breakers.reset()
-    with override_settings(HYBRIDCLOUD=base):
+    # Without the transport that the pytest plugin puts in place: it is among what is tested.
+    with override_settings(HYBRIDCLOUD=base), transport.override(None):
         yield
     services.ran.release.set()
     breakers.reset()

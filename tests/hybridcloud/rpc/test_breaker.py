@@ -154,8 +154,9 @@ def test_a_dead_cell_is_not_called_while_its_breaker_is_open(wire: Wire, clock: 
     assert tree.where(cell_name="eu") == "here"
 
 
-def test_a_silo_that_answers_503_counts_as_away(wire: Wire) -> None:
-    wire.status = 503
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_silo_that_answers_as_if_it_were_away_counts_as_away(wire: Wire, status: int) -> None:
+    wire.status = status
     for _ in range(5):
         with pytest.raises(RpcUnavailableError):
             tree.where(cell_name="eu")

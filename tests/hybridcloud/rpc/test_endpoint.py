@@ -185,6 +185,17 @@ def test_a_length_that_lies_does_not_make_the_endpoint_read_on(ran: Ran) -> None
     assert stream.taken == 100_001
 
 
+def test_a_body_that_ends_early_is_refused(ran: Ran) -> None:
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError("connection reset")
+
+    request = RequestFactory().post(COUNT, GOOD, "application/json")
+    request._stream = Broken()
+    answer = Endpoint().call(request, "orchard", "count")
+    refused(Answer(answer.status_code, answer.content), ran, status=400, kind="body")
+
+
 def test_a_chunked_body_is_refused_unread(server: RpcServer, ran: Ran) -> None:
     answer = post(server, sent=iter([b" " * 60_000] * 4))
     refused(answer, ran, status=400, kind="body")
@@ -200,7 +211,12 @@ def test_a_length_that_is_no_number_is_refused(ran: Ran, length: str) -> None:
 
 @pytest.mark.parametrize(
     ("to", "problem"),
-    [("cell:us", "another_silo"), ("cell:nowhere", "unknown"), ("mars", "unknown")],
+    [
+        ("cell:us", "another_silo"),
+        ("cell:nowhere", "unknown"),
+        ("us", "unknown"),
+        ("mars", "unknown"),
+    ],
 )
 def test_a_call_that_was_meant_for_another_silo_is_refused(
     server: RpcServer, ran: Ran, to: str, problem: str
