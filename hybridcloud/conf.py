@@ -51,6 +51,7 @@ class Settings:
         redis_url: where kicks are deduplicated and options are invalidated.
         outbox_models: the outbox tables of each silo mode, ``app.Model`` names.
         options: pinned runtime options, for tests and read-only deployments.
+        outbox_backfills_per_minute: messages that backfills write at most in a minute.
         causation_limit: hops after which a causal chain is dead-lettered (rule 9).
     """
 
@@ -67,6 +68,7 @@ class Settings:
     redis_url: str | None = None
     outbox_models: Mapping[str, Sequence[str]] = field(default_factory=_default_outbox_models)
     options: Mapping[str, Any] = field(default_factory=dict)
+    outbox_backfills_per_minute: int = 10_000
     causation_limit: int = 16
 
     def secrets(self) -> tuple[str, ...]:
@@ -128,6 +130,7 @@ def _validate(conf: Settings) -> None:
         ("rpc_clock_window", 1),
         ("rpc_max_bytes", 1),
         ("causation_limit", 1),
+        ("outbox_backfills_per_minute", 1),
     ):
         value = getattr(conf, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:

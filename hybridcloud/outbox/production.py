@@ -43,8 +43,8 @@ def produce(
     using: str,
     deleted: bool = False,
     flush: bool | None = None,
-) -> None:
-    """Write the messages about instances of one model.
+) -> int:
+    """Write the messages about instances of one model; return how many there were.
 
     Args:
         model: their class.
@@ -59,9 +59,10 @@ def produce(
         if model.has_default_messages():
             rows = _default_rows(model, instances, flush=flush, deleted=deleted)
             write_rows(rows, using=using)
-            return
+            return len(rows)
         messages = [each for instance in instances for each in instance.messages(deleted=deleted)]
         write_messages(messages, using=using, flush=flush)
+        return len(messages)
 
 
 def _default_rows(

@@ -50,7 +50,7 @@ def update(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, An
     """
     model: type[ProducingModel] = queryset.model
     _refuse_primary_key(model, fields)
-    scope = _scope_for_sql(model)
+    scope = scope_for_sql(model)
     if scope is not None and not _moves(model, scope, fields):
         return _Together(queryset, scope).run(plain, fields)
     return _locked(queryset, plain, fields)
@@ -65,7 +65,7 @@ def _refuse_primary_key(model: type[ProducingModel], fields: Collection[str]) ->
         )
 
 
-def _scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
+def scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
     """Return the scope, if SQL alone can make the model's messages: all they say is in two columns."""
     concrete = cast("type[models.Model]", model._meta.concrete_model)
     if (
