@@ -102,7 +102,7 @@ def test_a_request_without_an_answer_is_sent_again_and_may_have_been_done_twice(
     client = client_of(script.url, calm=False)
     script.answers.extend([None, (200, {"event_id": "e1"})])
     settle(client, rename_of(client.world))
-    assert script.seen == [("PATCH", "/organizations/7/")] * 2
+    assert script.seen == [("PATCH", "/api/organizations/7/")] * 2
     [event] = client.world.ledger.events
     assert (event.attempts, event.answered, event.event_id) == (2, True, "e1")
     assert client.world.ledger.operations == 1
