@@ -177,7 +177,7 @@ class TestMistakes:
             _scope(kind, ONE=scope_categories(8001, numbers))
 
     def test_a_scope_class_without_categories(self) -> None:
-        with pytest.raises(ConfigurationError, match="No categories named by scope class .*Bare"):
+        with pytest.raises(ConfigurationError, match=r"No categories named by scope class .*Bare"):
 
             class Bare(OutboxScope):
                 ONE = scope_categories(8001, set())

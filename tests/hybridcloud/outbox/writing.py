@@ -1,0 +1,55 @@
+"""What the write path's tests share: the us cell's outbox, what was flushed and told, and blocks that roll back."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from hybridcloud.hooks import Hooks
+from hybridcloud.outbox import CellOutbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from django.test.utils import CaptureQueriesContext
+
+    from hybridcloud.hooks import Saved
+
+
+class Saves(Hooks):
+    """Hears of committed messages."""
+
+    def __init__(self) -> None:
+        self.facts: list[Saved] = []
+
+    def saved(self, fact: Saved) -> None:
+        self.facts.append(fact)
+
+
+class _StopError(Exception):
+    pass
+
+
+@contextmanager
+def rolled_back(block: AbstractContextManager[Any]) -> Iterator[None]:
+    """Run a block that fails at its end, so that its transaction or savepoint rolls back."""
+    with suppress(_StopError), block:
+        yield
+        raise _StopError
+
+
+def stored() -> list[tuple[int, int, Any]]:
+    """Return (category, object, payload) of the current cell's messages, by id."""
+    rows = CellOutbox.objects.order_by("id")
+    return list(rows.values_list("category", "object_identifier", "payload"))
+
+
+def objects() -> list[int]:
+    """Return the objects of the current cell's messages, by id."""
+    return [each[1] for each in stored()]
+
+
+def inserts(queries: CaptureQueriesContext) -> list[str]:
+    """Return the INSERTs among the captured statements."""
+    return [each["sql"] for each in queries.captured_queries if "INSERT INTO" in each["sql"]]
