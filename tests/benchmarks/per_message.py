@@ -17,6 +17,7 @@ from django.db.models import Max, Min
 from django.dispatch import Signal
 from django.utils import timezone
 
+from hybridcloud.outbox.category import find_category
 from tests.benchmarks.subjects.models import PerMessageOutbox
 from tests.benchmarks.world import US
 
@@ -107,7 +108,7 @@ def _process_group(head: PerMessageOutbox) -> None:
     if newest is None or oldest is None:
         return
     process_message.send(
-        sender=newest.category,
+        sender=find_category(newest.category),
         payload=newest.payload,
         object_identifier=newest.object_identifier,
         shard_identifier=newest.shard_identifier,
