@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from django.test.utils import CaptureQueriesContext
 
     from hybridcloud.hooks import Saved
+    from hybridcloud.outbox import OutboxBase
 
 
 class Saves(Hooks):
@@ -53,3 +54,18 @@ def objects() -> list[int]:
 def inserts(queries: CaptureQueriesContext) -> list[str]:
     """Return the INSERTs among the captured statements."""
     return [each["sql"] for each in queries.captured_queries if "INSERT INTO" in each["sql"]]
+
+
+def last_id(outbox: type[OutboxBase] = CellOutbox) -> int:
+    """Return the newest message's id, 0 for none."""
+    return outbox.objects.order_by("-id").values_list("id", flat=True).first() or 0
+
+
+@contextmanager
+def recorded(outbox: type[OutboxBase] = CellOutbox) -> Iterator[list[tuple[Any, ...]]]:
+    """Record the messages that the block writes, as (*shard key, category, object, payload)."""
+    seen: list[tuple[Any, ...]] = []
+    before = last_id(outbox)
+    yield seen
+    names = (*outbox.coalesced_columns, "payload")
+    seen += outbox.objects.filter(id__gt=before).order_by("id").values_list(*names)
