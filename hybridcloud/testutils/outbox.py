@@ -17,6 +17,8 @@ from hybridcloud.outbox import outbox_context
 from hybridcloud.outbox.category import category_name
 from hybridcloud.outbox.drain import drain_outbox
 from hybridcloud.outbox.models import outbox_models
+from hybridcloud.rpc.client import transport
+from hybridcloud.testutils.rpc import in_process_transport
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
 from silos.router import alias_for_model, alias_of, silo_aliases
@@ -54,6 +56,9 @@ class OutboxRunner:
         current = getattr(settings, "HYBRIDCLOUD", {})
         with ExitStack() as stack:
             stack.enter_context(override_settings(HYBRIDCLOUD={**current, "FLUSH": "cron"}))
+            if not transport.is_overridden:
+                # Django's own test runner knows nothing of the pytest plugin.
+                stack.enter_context(in_process_transport())
             self._open.append(stack.pop_all())
         return self
 

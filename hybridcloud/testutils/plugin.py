@@ -43,7 +43,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     # Django's app registry
     from django.test import TransactionTestCase  # noqa: PLC0415
 
-    from hybridcloud.testutils.silo import give_databases, test_databases  # noqa: PLC0415
+    from hybridcloud.testutils.silo import give_databases, silo_databases  # noqa: PLC0415
 
     case = getattr(item, "cls", None)
     if case is not None and issubclass(case, TransactionTestCase):
@@ -54,7 +54,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         return
     said: Mapping[str, Any] = marker.kwargs if marker else {}
     if said.get("databases") is None:
-        arguments = {**said, "databases": sorted(test_databases())}
+        arguments = {**said, "databases": sorted(silo_databases())}
         given = marker.args if marker else ()
         # In front, so that it is the closest: pytest-django reads only that one.
         item.add_marker(pytest.mark.django_db(*given, **arguments), append=False)
@@ -75,9 +75,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Iterator[Any]:
-    """Let fixtures and test of an undecorated test run in MONOLITH, in a cell."""
+    """Let a test and its fixtures, also those of its class, run in MONOLITH, in a cell.
+
+    Silos call one another in process meanwhile.
+    """
     with ExitStack() as stack:
         if _is_installed():
+            from hybridcloud.testutils.rpc import in_process_transport  # noqa: PLC0415  (Django settings)
+
+            stack.enter_context(in_process_transport())
             _enter_default_cell(stack)
         return (yield)
 
@@ -92,10 +98,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     with ExitStack() as stack:
         marker = item.get_closest_marker("silo")
         if mode not in (None, "MONOLITH") and marker is not None:
-            from silos import SiloMode, assume_silo  # noqa: PLC0415  (Django app registry)
+            from hybridcloud.testutils.silo import (  # noqa: PLC0415  (Django app registry)
+                assume_test_silo_mode,
+            )
+            from silos import SiloMode  # noqa: PLC0415  (Django app registry)
 
             cell = marker.kwargs.get("cell") if mode == "CELL" else None
-            stack.enter_context(assume_silo(SiloMode[mode], cell=cell))
+            stack.enter_context(assume_test_silo_mode(SiloMode[mode], cell=cell))
         return (yield)
 
 
@@ -120,17 +129,12 @@ def _hybridcloud_cells(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _hybridcloud_rpc(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let silos call one another in process, or over a local socket with the marker for it."""
-    if not _is_installed():
-        yield
-        return
-    from hybridcloud.testutils.rpc import (  # noqa: PLC0415  (Django settings)
-        in_process_transport,
-        socket_transport,
-    )
+    """Let silos call one another over a local socket, with the marker for it."""
+    with ExitStack() as stack:
+        if request.node.get_closest_marker("rpc_socket") is not None and _is_installed():
+            from hybridcloud.testutils.rpc import socket_transport  # noqa: PLC0415  (Django settings)
 
-    over_socket = request.node.get_closest_marker("rpc_socket") is not None
-    with socket_transport() if over_socket else in_process_transport():
+            stack.enter_context(socket_transport())
         yield
 
 

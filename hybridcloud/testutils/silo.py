@@ -11,7 +11,8 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS
 from django.test import TransactionTestCase, override_settings
 
-from silos import Cell, SiloMode, assume_silo
+from silos import Cell, SiloMode, assume_silo, get_current_silo
+from silos.cells import all_cells
 from silos.limits import limit_name, silo_of
 from silos.router import silo_aliases
 
@@ -20,17 +21,23 @@ if TYPE_CHECKING:
 
     from django.db.models import Model
 
+    from silos.mode import CurrentSilo
+
 _SILO: Final = "_hybridcloud_silo"
 
 
-def assume_test_silo_mode(mode: SiloMode, *, cell: str | None = None) -> assume_silo:
+@contextmanager
+def assume_test_silo_mode(mode: SiloMode, *, cell: str | None = None) -> Iterator[CurrentSilo]:
     """Enter a silo inside the block, or in each call of the decorated function.
 
     Args:
         mode: the silo.
-        cell: its cell; CELL without it takes the current cell, else the process's own.
+        cell: its cell; CELL without it takes the current cell, else the first.
     """
-    return assume_silo(mode, cell=cell)
+    if mode is SiloMode.CELL:
+        cell = cell or get_current_silo().cell or all_cells()[0].name
+    with assume_silo(mode, cell=cell) as entered:
+        yield entered
 
 
 def assume_test_silo_mode_of(
@@ -60,7 +67,7 @@ def assume_test_silo_mode_of(
     if not modes:
         return nullcontext()
     mode = modes.pop()
-    return assume_silo(mode, cell=cell if mode is SiloMode.CELL else None)
+    return assume_test_silo_mode(mode, cell=cell if mode is SiloMode.CELL else None)
 
 
 @overload
@@ -124,11 +131,9 @@ class _Silo:
 
     def enter(self) -> AbstractContextManager[Any]:
         # MONOLITH is where undecorated tests run already, with their cell.
-        return (
-            nullcontext()
-            if self.mode is SiloMode.MONOLITH
-            else assume_silo(self.mode, cell=self.cell)
-        )
+        if self.mode is SiloMode.MONOLITH:
+            return nullcontext()
+        return assume_test_silo_mode(self.mode, cell=self.cell)
 
 
 def _decorate(target: Any, *silos: _Silo) -> Any:
@@ -213,18 +218,15 @@ def give_databases(case: type[Any]) -> None:
         return
     declared = next(base for base in case.__mro__ if "databases" in base.__dict__)
     if declared.__module__.startswith("django."):
-        case.databases = test_databases()
+        case.databases = set(silo_databases())
 
 
-def test_databases() -> frozenset[str]:
+def silo_databases() -> frozenset[str]:
     """Return the aliases that a test gets: those of all silos, and ``default`` where it is real."""
     default = settings.DATABASES.get(DEFAULT_DB_ALIAS) or {}
     engine = default.get("ENGINE", "django.db.backends.dummy")
     real = () if engine == "django.db.backends.dummy" else (DEFAULT_DB_ALIAS,)
     return frozenset((*silo_aliases(), *real))
-
-
-test_databases.__test__ = False  # type: ignore[attr-defined]  (pytest would take it for a test)
 
 
 @contextmanager
@@ -276,5 +278,5 @@ __all__ = [
     "control_silo_test",
     "give_databases",
     "override_cells",
-    "test_databases",
+    "silo_databases",
 ]

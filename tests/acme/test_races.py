@@ -52,8 +52,9 @@ def wait_until_blocked_or_done(future: Future[object]) -> None:
     for _ in range(500):
         with connections["control"].cursor() as cursor:
             cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity"
-                " WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+                # Not pg_stat_activity: inside a transaction it stands still.
+                "SELECT count(*) FROM pg_locks"
+                " WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
             )
             blocked = cursor.fetchone()[0]
         if blocked or future.done():

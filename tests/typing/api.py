@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Self, assert_type
@@ -212,9 +212,7 @@ class Basket(CellOutboxProducingModel):
 class Account(ControlOutboxProducingModel):
     """A producing model of control."""
 
-    def outboxes_for_update(
-        self, shard_identifier: int | None = None
-    ) -> Sequence[ControlOutboxBase]:
+    def outboxes_for_update(self, shard_identifier: int | None = None) -> list[ControlOutboxBase]:
         """Make messages."""
         return ShopCategory.ORDER_UPDATE.as_control_outboxes(
             {"us"}, shard_identifier=shard_identifier, object_identifier=1
@@ -388,5 +386,5 @@ def decorators() -> None:
     assert_type(decorated(1), str)
     assert_type(decorated_by_call(1), str)
     test_in_cell(number=1)
-    assert_type(InControl("run").databases, Any)
-    assert_type(Everywhere("run").databases, Any)
+    assert_type(InControl.setUpTestData(), None)
+    assert_type(Everywhere.setUpTestData(), None)

@@ -18,15 +18,7 @@ def run_pytest(folder: Path, code: str, *arguments: str) -> str:
     (folder / "test_it.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("DJANGO_SETTINGS_MODULE", None)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "hybridcloud.testutils.plugin",
-        "--rootdir",
-        ".",
-    ]
+    command = [sys.executable, "-m", "pytest", "--rootdir", "."]
     done = subprocess.run(
         [*command, *arguments, "test_it.py"],
         cwd=folder,
