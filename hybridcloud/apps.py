@@ -15,9 +15,13 @@ class HybridCloudConfig(AppConfig):
 
     def ready(self) -> None:
         """Run once, when all models are loaded."""
+        from hybridcloud import telemetry  # noqa: PLC0415 - Django app registry
+        from hybridcloud.backfill import tasks as backfill  # noqa: PLC0415 - Django app registry
         from hybridcloud.conf import settings  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox import tasks  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.kick import kicker  # noqa: PLC0415 - Django app registry
 
         settings()
         kicker.fill(tasks.send_kick)
+        backfill.connect()
+        telemetry.install()

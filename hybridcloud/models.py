@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hybridcloud.backfill.models import BackfillCursor
 from hybridcloud.options.models import Option, OptionHistory
 from hybridcloud.outbox.models import CellOutbox, ControlOutbox
 from hybridcloud.outbox.shards import (
@@ -15,6 +16,7 @@ from hybridcloud.outbox.shards import (
 from hybridcloud.tombstones.models import CellTombstone, ControlTombstone
 
 __all__ = [
+    "BackfillCursor",
     "CellFailure",
     "CellLease",
     "CellOutbox",

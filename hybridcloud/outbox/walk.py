@@ -19,7 +19,7 @@ prepared transactions of former sessions. Tables that have them are walked whole
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +89,7 @@ def newest_id(connection: BaseDatabaseWrapper, table: str, *, column: str = "id"
 def _writers(
     connection: BaseDatabaseWrapper, statement: str, table: str, among: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    params = {"table": connection.ops.quote_name(table), "writers": list(among)}
+    params: dict[str, Any] = {"table": connection.ops.quote_name(table), "writers": list(among)}
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         (found,) = cursor.fetchone()

@@ -1,0 +1,69 @@
+"""Measures what a backfill must leave room for: without it old rows would hold up today's changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hybridcloud.outbox import schedule
+from hybridcloud.outbox.models import outbox_models
+from hybridcloud.outbox.statements import Engine
+from silos.router import alias_for_model
+
+if TYPE_CHECKING:
+    from hybridcloud.outbox.models import OutboxBase
+    from silos import SiloMode
+
+_MOST_SHARDS: Final = 1000
+# Neither is waited for by a drainer: what is dead or unknown, nor what is not due.
+_WAITING: Final = """
+SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} LIMIT %(most)s) t)
+     + (SELECT count(*) FROM (SELECT 1 FROM {parked} p WHERE p.reason = 'held' OR (p.reason = 'delayed'
+                                AND p.scheduled_for <= clock_timestamp()) LIMIT %(most)s) t)"""
+_OLDEST: Final = """
+SELECT coalesce(max(extract(epoch FROM clock_timestamp() - o.due)), 0)::float8
+  FROM (SELECT * FROM unnest({arrays}) k({key})
+         UNION SELECT {l_key} FROM {lease} l WHERE l.until > clock_timestamp()) k
+ CROSS JOIN LATERAL (SELECT greatest(o.date_added, o.scheduled_for) AS due FROM {outbox} o
+                      WHERE ({o_key}) = ({k_key}) ORDER BY o.id LIMIT 1) o"""
+
+
+def count_waiting(mode: SiloMode, *, most: int) -> int:
+    """Return how many messages wait in a silo's outboxes, held ones too, counted up to a bound."""
+    return sum(_count(outbox, most) for outbox in outbox_models(mode))
+
+
+def measure_lag(mode: SiloMode) -> float:
+    """Return for how many seconds the oldest message that could be handled now has been waiting.
+
+    Shards in backoff, switched off, or of a cell that is down are left out: what
+    waits there does not wait for room.
+    """
+    return max((_lag(outbox) for outbox in outbox_models(mode)), default=0.0)
+
+
+def _count(outbox: type[OutboxBase], most: int) -> int:
+    engine = Engine(outbox, alias_for_model(outbox))
+    text = _WAITING.format(outbox=engine.tables.outbox, parked=engine.tables.parked)
+    with engine.connection.cursor() as sql:
+        sql.execute(text, {"most": most})
+        (count,) = sql.fetchone()
+    return int(count)
+
+
+def _lag(outbox: type[OutboxBase]) -> float:
+    alias = alias_for_model(outbox)
+    engine = Engine(outbox, alias)
+    keys = engine.keys(schedule.find_due_shards(outbox, alias=alias, limit=_MOST_SHARDS))
+    columns = engine.tables.sharding_columns
+    types = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
+    text = _OLDEST.format(
+        outbox=engine.tables.outbox,
+        lease=engine.tables.lease,
+        key=", ".join(columns),
+        arrays=", ".join(f"%(key_{column})s::{types[column]}[]" for column in columns),
+        **{f"{a}_key": ", ".join(f"{a}.{column}" for column in columns) for a in "olk"},
+    )
+    with engine.connection.cursor() as sql:
+        sql.execute(text, keys)
+        (lag,) = sql.fetchone()
+    return float(lag)

@@ -1,0 +1,172 @@
+"""Says which version of a model is to be replicated: without it a deploy would start its backfill by itself.
+
+The code says which version there is, an option how far to go: a version runs
+once both have reached it.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import models
+
+from hybridcloud import options
+from hybridcloud.conf import settings
+from hybridcloud.errors import ConfigurationError
+from hybridcloud.outbox.registration import producing_models
+from silos import SiloMode, assume_silo, get_current_silo
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from hybridcloud.outbox.mixins import ProducingModel
+
+PAUSED: Final = "hybridcloud.backfill.paused"
+PER_MINUTE: Final = "hybridcloud.backfill.per_minute"
+MAX_LAG: Final = "hybridcloud.backfill.max_lag"
+
+options.register(
+    PAUSED, bool, False, doc="Stops every backfill of this silo; each keeps its position."
+)
+options.register(
+    PER_MINUTE,
+    int,
+    None,
+    doc="Messages that backfills write at most in a minute; unset: the setting OUTBOX_BACKFILLS_PER_MINUTE.",
+)
+options.register(
+    MAX_LAG,
+    float,
+    60.0,
+    doc="Seconds that the oldest message that could be handled may wait; above, backfills wait.",
+)
+
+
+def register_options() -> None:
+    """Register the options of every producing model; called once the apps are ready."""
+    for model in producing_models():
+        _register(model)
+
+
+def find_replication_version(
+    model: type[ProducingModel],
+    force_synchronous: bool = False,  # noqa: FBT001, FBT002 - the reference's signature
+) -> int:
+    """Return the version up to which a model is to be replicated.
+
+    Args:
+        model: the model.
+        force_synchronous: go by the code alone, whatever the option says.
+
+    Returns:
+        The lesser of the option and the code's ``replication_version``.
+    """
+    if force_synchronous:
+        return model.replication_version
+    gate: int = _option(model, "replication_version")
+    return min(gate, model.replication_version)
+
+
+def is_paused(model: type[ProducingModel]) -> bool:
+    """Say whether an option stops the model's backfill, or all of its silo."""
+    with in_silo_of(model):
+        return bool(options.get(PAUSED)) or bool(_option(model, "backfill.paused"))
+
+
+def find_target_cells(model: type[ProducingModel]) -> frozenset[str] | None:
+    """Return the cells to which a control model's backfill is limited; None: to none in particular."""
+    if model.silo_mode is not SiloMode.CONTROL:
+        return None
+    return frozenset(_option(model, "backfill.target_cells")) or None
+
+
+def rate_per_minute() -> int:
+    """Return how many messages the backfills of the current silo may write in a minute."""
+    given = options.get(PER_MINUTE)
+    return settings().outbox_backfills_per_minute if given is None else max(0, given)
+
+
+def models_of(mode: SiloMode) -> list[type[ProducingModel]]:
+    """Return the producing models of the control silo or of cells; of a monolith, all."""
+    return [
+        model
+        for model in producing_models()
+        if mode is SiloMode.MONOLITH or model.silo_mode is mode
+    ]
+
+
+def find_model(name: str) -> type[ProducingModel]:
+    """Return the producing model of a label or a table.
+
+    Raises:
+        LookupError: there is none; the message names those there are.
+    """
+    for model in producing_models():
+        if name.lower() in (model._meta.label_lower, model._meta.db_table.lower()):
+            return model
+    known = ", ".join(sorted(model._meta.label for model in producing_models()))
+    raise LookupError(f"No producing model or table {name!r} in this process. There are: {known}.")
+
+
+def require_integer_ids(model: type[ProducingModel]) -> None:
+    """Refuse a model that cannot be walked by id.
+
+    Raises:
+        ConfigurationError: its primary key is no integer column.
+    """
+    key: Any = model._meta.pk
+    while isinstance(key, models.ForeignKey):
+        key = key.target_field
+    if not isinstance(key, models.IntegerField):
+        raise ConfigurationError(
+            f"No integer primary key: {model._meta.label}.{key.name} is a {type(key).__name__}, and a "
+            f"backfill walks a table by its ids. Save its rows in a program of your own, or give it "
+            f"an integer primary key."
+        )
+
+
+def in_silo_of(model: type[ProducingModel]) -> AbstractContextManager[object]:
+    """Enter the silo of a model where the process is a monolith; else the current one is it, or none."""
+    current = get_current_silo()
+    if current.mode is not SiloMode.MONOLITH:
+        return nullcontext()
+    return assume_silo(model.silo_mode)
+
+
+def option_key(model: type[models.Model], name: str) -> str:
+    """Return the key of a model's option, such as ``outbox_replication.acme_user.backfill.paused``."""
+    return f"outbox_replication.{model._meta.db_table}.{name}"
+
+
+def _option(model: type[ProducingModel], name: str) -> Any:
+    with in_silo_of(model):
+        try:
+            return options.get(option_key(model, name))
+        except LookupError:
+            # A model that was declared after the apps were ready.
+            _register(model)
+            return options.get(option_key(model, name))
+
+
+def _register(model: type[ProducingModel]) -> None:
+    label = model._meta.label
+    options.register(
+        option_key(model, "replication_version"),
+        int,
+        0,
+        doc=f"Version up to which {label} is replicated, as far as the code goes; 0: none.",
+    )
+    options.register(
+        option_key(model, "backfill.paused"),
+        bool,
+        False,
+        doc=f"Stops the backfill of {label}; it keeps its position.",
+    )
+    if model.silo_mode is SiloMode.CONTROL:
+        options.register(
+            option_key(model, "backfill.target_cells"),
+            list,
+            [],
+            doc=f"Cells to which the backfill of {label} is limited; empty: all that a row goes to.",
+        )
