@@ -183,8 +183,8 @@ def ledger() -> Ledger:
     return book
 
 
-def judged(tables: Any) -> list[str]:
-    judge = Judge(tables, ledger())
+def judged(tables: Any, book: Ledger | None = None) -> list[str]:
+    judge = Judge(tables, book or ledger())
     found = judge.judge(since=NOW - timedelta(hours=1), until=NOW + timedelta(hours=1))
     return [f"{each.replica}: {each.problem}" for each in found.mismatches]
 
@@ -253,6 +253,28 @@ def test_a_row_that_a_cell_should_not_have_is_surplus(
     model = (tables["us"][table] + tables["eu"][table])[0]
     tables[cell][table].append(dict(model) | key)
     assert [each.rpartition(" ")[2] for each in judged(tables)] == ["surplus"]
+
+
+STONE = {"id": 1, "created_at": NOW}
+
+
+def test_a_deletion_without_a_tombstone_in_a_cell_is_found() -> None:
+    tables, book = snapshot(), ledger()
+    book.note_made("control", "user", 1, 2, 3)
+    tables["us"]["tombstone"].append({"table_name": "acme_user", "object_identifier": 3, **STONE})
+    assert judged(tables, book) == ["tombstone in eu: missing"]
+
+
+def test_a_deletion_without_a_tombstone_in_control_is_found() -> None:
+    book = ledger()
+    book.note_made("us", "team", 2, 8)
+    assert judged(snapshot(), book) == ["tombstone in control: missing"]
+
+
+def test_a_tombstone_of_a_row_that_is_there_is_surplus() -> None:
+    tables = snapshot()
+    tables["eu"]["tombstone"].append({"table_name": "acme_user", "object_identifier": 1, **STONE})
+    assert judged(tables) == ["tombstone in eu: surplus"]
 
 
 def test_a_membership_of_a_user_who_is_gone_is_found() -> None:
