@@ -26,6 +26,21 @@ _COVERED: Final = (
     models.SET_DEFAULT,
     models.DO_NOTHING,
 )
+# What models.SET() makes, with a value or with a callable.
+_SET: Final = "set_on_delete"
+
+
+def update_through_managers(model: type[ProducingModel]) -> None:
+    """Let what ``SET_DEFAULT`` and ``SET()`` do to rows of a model pass through its producing update.
+
+    Django does so by itself for ``SET_NULL``. For these two it first looks
+    whether there are rows at all, and then changes the rows that it has seen
+    past every manager, unless the function is marked as one that need not look.
+    """
+    for field in _relations(model):
+        on_delete: Any = field.remote_field.on_delete
+        if on_delete is models.SET_DEFAULT or _is_set(on_delete):
+            on_delete.lazy_sub_objs = True
 
 
 def listen_to_deletions(model: type[ProducingModel]) -> None:
@@ -46,19 +61,26 @@ def uncovered_relations(
 
     For checks: each with the reason.
     """
-    for field in model._meta.concrete_fields:
-        if not isinstance(field, models.ForeignKey):
-            continue
+    for field in _relations(model):
         on_delete: Any = field.remote_field.on_delete
-        name = getattr(on_delete, "__name__", repr(on_delete))
-        if on_delete in _COVERED or getattr(on_delete, "lazy_sub_objs", False):
+        if on_delete in _COVERED or _is_set(on_delete):
             continue
+        name = getattr(on_delete, "__name__", repr(on_delete))
         if name.startswith("DB_"):
             yield field, f"{name} changes rows inside the database, which Django does not see"
-        elif on_delete.__module__ == "django.db.models.deletion":
-            yield field, "SET() with a callable updates rows past every manager; give it a value"
         else:
             yield field, f"{name} is none of Django's, and may change rows past the managers"
+
+
+def _relations(model: type[models.Model]) -> Iterator[models.ForeignKey[Any, Any]]:
+    for field in model._meta.concrete_fields:
+        if isinstance(field, models.ForeignKey):
+            yield field
+
+
+def _is_set(on_delete: Any) -> bool:
+    name = getattr(on_delete, "__name__", "")
+    return name == _SET and on_delete.__module__ == models.SET.__module__
 
 
 def _produce(

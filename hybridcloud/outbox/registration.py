@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.category import OutboxCategory, connected_models
-from hybridcloud.outbox.deletions import listen_to_deletions
+from hybridcloud.outbox.deletions import listen_to_deletions, update_through_managers
 from silos import SiloMode
 from silos.limits import limit_name, silo_of
 
@@ -41,6 +41,7 @@ def register(model: type[ProducingModel]) -> None:
         RegistryError: another model has the category.
     """
     root = root_of(model)
+    update_through_managers(model)
     concrete: Any = model._meta.concrete_model
     if model is root or concrete is root:
         # A multi-table child's deletion is its root's as well: one message.

@@ -189,7 +189,7 @@ def _lockable(queryset: ProducingQuerySet[Any]) -> models.QuerySet[Any]:
             .filter(pk__in=inner)
             .select_for_update(of=("self",))
         )
-    return base.select_related(None).select_for_update()
+    return base.select_for_update()
 
 
 def _may_move(rows: models.QuerySet[Any], fields: Collection[str]) -> bool:

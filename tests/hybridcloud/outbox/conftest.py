@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ALIASES = ["control", "cell_us", "cell_eu"]
 
@@ -10,6 +15,26 @@ ALIASES = ["control", "cell_us", "cell_eu"]
 @pytest.fixture
 def committed(transactional_db: None) -> None:
     """Use real commits in all silos: for tests with several connections."""
+
+
+@pytest.fixture(scope="session")
+def zoo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Make the tables of ``zoo.py``, whose app is not installed and so has no migrations."""
+    from django.db import connections
+
+    from .zoo import CELL_MODELS, CONTROL_MODELS
+
+    where = {"cell_us": CELL_MODELS, "control": CONTROL_MODELS}
+    with django_db_blocker.unblock():
+        for alias, models in where.items():
+            with connections[alias].schema_editor() as editor:
+                for model in models:
+                    editor.create_model(model)
+        yield
+        for alias, models in where.items():
+            with connections[alias].schema_editor() as editor:
+                for model in reversed(models):
+                    editor.delete_model(model)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
