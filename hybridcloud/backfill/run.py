@@ -125,6 +125,15 @@ def backfill_outboxes_for(
     return _Share(silo_mode, scheduled_count, max_batch_rate).run()
 
 
+def go_on_with(model: type[ProducingModel]) -> bool:
+    """Go on with one model in the current silo, by its options, the rate and the lag.
+
+    Returns:
+        Whether anything was written.
+    """
+    return _Share(model.silo_mode, 0, None, only=model).run()
+
+
 def walk_of(model: type[ProducingModel], tables: tuple[str, ...] = ()) -> Walk:
     """Return the walk of a model in its current silo."""
     return Walk(model, alias_for_model(model), tables or (model._meta.db_table,))
@@ -159,6 +168,7 @@ class _Share:
         mode: the silo.
         scheduled_count: messages that are known to wait.
         max_batch_rate: messages a minute; None: the option, else the setting.
+        only: the one model to go on with; None: all of the silo.
         rate: messages a minute, whichever said so.
         room: messages that may still be written.
         used: messages of the last minute, as far as it is known here.
@@ -168,6 +178,7 @@ class _Share:
     mode: SiloMode
     scheduled_count: int
     max_batch_rate: int | None
+    only: type[ProducingModel] | None = None
     rate: int = 0
     room: int = 0
     used: int = 0
@@ -198,7 +209,7 @@ class _Share:
         """Return the models with work, those that waited longest first, and see how much room there is."""
         todo = {
             model._meta.db_table: model
-            for model in models_of(self.mode)
+            for model in ([self.only] if self.only else models_of(self.mode))
             if find_replication_version(model) >= 1 and not is_paused(model)
         }
         if not todo:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from hybridcloud.redis import redis_client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ALIASES = ["control", "cell_us", "cell_eu"]
 
@@ -27,9 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _empty_redis() -> Iterator[None]:
+def _empty_redis() -> None:
     client = redis_client()
     assert client is not None
     for key in client.scan_iter("outbox_backfill.*"):
         client.delete(key)
-    yield

@@ -6,12 +6,12 @@ import pytest
 from django.db import transaction
 
 from fixtures.acme.models import Organization
+from hybridcloud.backfill import cursor as cursors
 from hybridcloud.backfill import (
     get_processing_state,
     process_outbox_backfill_batch,
     set_processing_state,
 )
-from hybridcloud.backfill import cursor as cursors
 from hybridcloud.testutils import override_options
 
 from .filling import (

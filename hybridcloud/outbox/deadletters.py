@@ -1,0 +1,163 @@
+"""Looks at dead letters, puts them back or drops them: without it what was given up would stay given up.
+
+A dead letter is a parked message with the reason ``dead``. In scopes that
+coalesce, a newer message about the same object takes its place by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from hybridcloud.outbox.handling import NOT_FINISHED
+from hybridcloud.outbox.kick import kick
+from hybridcloud.outbox.statements import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from hybridcloud.outbox.models import OutboxBase
+
+_AT_ONCE: Final = 1000
+# A message of an at-most-once scope is a dead letter while its handler runs: what a live lease
+# covers is not given up, and would run twice.
+_IS_DEAD: Final = """p.reason = 'dead' AND NOT (p.error = %(not_finished)s AND EXISTS (
+    SELECT 1 FROM {lease} l WHERE ({l_key}) = ({p_key}) AND l.until > clock_timestamp()))"""
+_FIND: Final = """
+SELECT p.id, {p_key}, p.category, p.object_identifier, p.error, p.date_added, p.parked_at
+  FROM {parked} p WHERE {is_dead} AND {which} ORDER BY p.id LIMIT %(most)s"""
+_PURGE: Final = """
+DELETE FROM {parked} p WHERE {is_dead} AND p.id = ANY(%(ids)s) RETURNING p.id"""
+# Fresh attempts: nothing remembers the old ones.
+_FORGET: Final = "DELETE FROM {failure} WHERE message_id = ANY(%(ids)s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which dead letters are meant; what is None names all.
+
+    Attributes:
+        ids: messages.
+        scope: a scope's number.
+        shard: a shard identifier.
+        cell: a target cell, for control messages.
+        category: a category's number.
+        object_identifier: an object.
+        older_than_s: seconds since they were given up, at least.
+    """
+
+    ids: tuple[int, ...] | None = None
+    scope: int | None = None
+    shard: int | None = None
+    cell: str | None = None
+    category: int | None = None
+    object_identifier: int | None = None
+    older_than_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up.
+
+    Attributes:
+        id: the message.
+        shard: the values of the sharding columns.
+        category: the category's number.
+        object_identifier: the object.
+        error: what was wrong, with the traceback.
+        date_added: when it was written.
+        parked_at: when it was given up.
+    """
+
+    id: int
+    shard: tuple[Any, ...]
+    category: int
+    object_identifier: int
+    error: str | None
+    date_added: datetime
+    parked_at: datetime
+
+
+def find(outbox: type[OutboxBase], alias: str, which: Which, *, limit: int) -> list[DeadLetter]:
+    """Return dead letters of an outbox table, the oldest first."""
+    engine = Engine(outbox, alias)
+    tests, params = _tests(engine, which)
+    text = _FIND.format(which=" AND ".join(tests), **_words(engine))
+    with engine.connection.cursor() as sql:
+        sql.execute(text, {**params, "most": limit, "not_finished": NOT_FINISHED})
+        rows = sql.fetchall()
+    width = len(engine.tables.sharding_columns)
+    return [DeadLetter(row[0], tuple(row[1 : 1 + width]), *row[1 + width :]) for row in rows]
+
+
+def requeue(outbox: type[OutboxBase], alias: str, ids: Sequence[int]) -> int:
+    """Put dead letters back into the outbox, with their ids and with fresh attempts.
+
+    Returns:
+        How many were still there.
+    """
+    engine = Engine(outbox, alias)
+    words = _words(engine)
+    which = f"{words['is_dead']} AND p.id = ANY(%(ids)s)"
+    moved = 0
+    for chunk in _chunks(ids):
+        statements = [engine.sql("bring_back", which=which), _FORGET.format(**words)]
+        moved += len(engine.run(statements, {"ids": chunk, "not_finished": NOT_FINISHED}))
+    if moved:
+        # Their ids are low: what looks for new ones would pass them by.
+        kick(outbox, alias)
+    return moved
+
+
+def purge(outbox: type[OutboxBase], alias: str, ids: Sequence[int]) -> int:
+    """Delete dead letters for good; return how many were still there."""
+    engine = Engine(outbox, alias)
+    text = _PURGE.format(**_words(engine))
+    return sum(
+        len(engine.run([text], {"ids": chunk, "not_finished": NOT_FINISHED}))
+        for chunk in _chunks(ids)
+    )
+
+
+def _chunks(ids: Sequence[int]) -> list[list[int]]:
+    ordered = sorted(set(ids))
+    return [ordered[start : start + _AT_ONCE] for start in range(0, len(ordered), _AT_ONCE)]
+
+
+def _words(engine: Engine) -> dict[str, str]:
+    columns = engine.tables.sharding_columns
+    words = {
+        "lease": engine.tables.lease,
+        "parked": engine.tables.parked,
+        "failure": engine.tables.failure,
+        **{f"{a}_key": ", ".join(f"{a}.{column}" for column in columns) for a in "pl"},
+    }
+    return {**words, "is_dead": _IS_DEAD.format(**words)}
+
+
+def _tests(engine: Engine, which: Which) -> tuple[list[str], dict[str, Any]]:
+    columns = {
+        "shard_scope": which.scope,
+        "shard_identifier": which.shard,
+        "category": which.category,
+        "object_identifier": which.object_identifier,
+        "cell_name": which.cell,
+    }
+    tests: list[str] = ["true"]
+    params: dict[str, Any] = {}
+    for column, value in columns.items():
+        if value is None:
+            continue
+        if column == "cell_name" and column not in engine.tables.sharding_columns:
+            tests.append("false")
+            continue
+        tests.append(f"p.{column} = %({column})s")
+        params[column] = value
+    if which.ids is not None:
+        tests.append("p.id = ANY(%(ids)s)")
+        params["ids"] = list(which.ids)
+    if which.older_than_s is not None:
+        tests.append("p.parked_at <= clock_timestamp() - make_interval(secs => %(age)s)")
+        params["age"] = which.older_than_s
+    return tests, params
