@@ -191,8 +191,9 @@ class _Share:
             todo = self._measure()
             lost = False
             while todo and self.room > 0 and not lost and monotonic() < deadline:
-                for waiting, model in enumerate(list(todo)):
-                    batch = self._one(model, -(-self.room // (len(todo) - waiting)))
+                round_ = list(todo)
+                for served, model in enumerate(round_):
+                    batch = self._one(model, -(-self.room // (len(round_) - served)))
                     if batch is None or not batch.has_more or batch.waits_for:
                         todo = [each for each in todo if each is not model]
                     if batch is None:
