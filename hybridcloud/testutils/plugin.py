@@ -10,6 +10,7 @@ pytest loads plugins before it measures coverage and before Django is set up.
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +168,8 @@ def _enter_default_cell(stack: ExitStack) -> None:
 
 def _is_installed() -> bool:
     """Say whether this run has Django set up, with hybridcloud in it."""
+    if "django" not in sys.modules:
+        return False
     from django.apps import apps  # noqa: PLC0415  (coverage)
     from django.conf import settings  # noqa: PLC0415  (coverage)
 

@@ -32,9 +32,9 @@ def assume_test_silo_mode(mode: SiloMode, *, cell: str | None = None) -> Iterato
 
     Args:
         mode: the silo.
-        cell: its cell; CELL without it takes the current cell, else the first.
+        cell: its cell; without it the current one, else the first.
     """
-    if mode is SiloMode.CELL:
+    if mode is not SiloMode.CONTROL:
         cell = cell or get_current_silo().cell or all_cells()[0].name
     with assume_silo(mode, cell=cell) as entered:
         yield entered
@@ -130,9 +130,6 @@ class _Silo:
         self.cell = cell
 
     def enter(self) -> AbstractContextManager[Any]:
-        # MONOLITH is where undecorated tests run already, with their cell.
-        if self.mode is SiloMode.MONOLITH:
-            return nullcontext()
         return assume_test_silo_mode(self.mode, cell=self.cell)
 
 
