@@ -20,8 +20,14 @@ class HybridCloudConfig(AppConfig):
         from hybridcloud.conf import settings  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox import tasks  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.kick import kicker  # noqa: PLC0415 - Django app registry
+        from hybridcloud.outbox.registration import (  # noqa: PLC0415 - Django app registry
+            freeze_connected_models,
+        )
+        from hybridcloud.rpc import breaker  # noqa: PLC0415 - Django app registry
 
         settings()
+        freeze_connected_models()
         kicker.fill(tasks.send_kick)
         backfill.connect()
+        breaker.fill_slot()
         telemetry.install()
