@@ -70,7 +70,8 @@ def unexplained_imports(source: str) -> list[int]:
     return sorted(line for line, explained in lines.items() if not explained)
 
 
-@pytest.mark.parametrize("path", FILES, ids=_name)
+# A migration is as long as Django makes it.
+@pytest.mark.parametrize("path", [p for p in FILES if p.parent.name != "migrations"], ids=_name)
 def test_a_file_is_one_idea_in_at_most_400_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= _MOST_LINES
 
