@@ -24,6 +24,7 @@ class HybridCloudConfig(AppConfig):
             freeze_connected_models,
         )
         from hybridcloud.rpc import breaker  # noqa: PLC0415 - Django app registry
+        from hybridcloud.tombstones import cascade  # noqa: F401, PLC0415 - Django app registry
 
         settings()
         freeze_connected_models()

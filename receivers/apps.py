@@ -1,7 +1,8 @@
 """The Django app of `receivers`; without it no message would have a handler.
 
 Side effects of `ready()`, all of them: the models' own handlers are connected,
-each app's `outbox_receivers` is imported, the system checks are registered.
+each app's `outbox_receivers` is imported, RPC services are checked, the system checks
+are registered.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ class ReceiversConfig(AppConfig):
     def ready(self) -> None:
         """Run once, when all models are loaded."""
         # Django's app registry: handlers are methods of models.
+        from hybridcloud.rpc.service import check_all  # noqa: PLC0415
         from receivers import autodiscover, checks  # noqa: PLC0415
         from receivers.outbox import cell, control  # noqa: PLC0415
 
         cell.connect_models()
         control.connect_models()
         autodiscover.import_receivers()
+        # After the receivers, which import the services that they call.
+        check_all()
         checks.register_all()

@@ -19,7 +19,8 @@ from django.test import RequestFactory
 from django.urls import resolve
 from django.urls.exceptions import Resolver404
 
-from hybridcloud.rpc.client import HttpTransport, Outgoing, Reply, transport
+from hybridcloud.rpc.breaker import breakers
+from hybridcloud.rpc.client import HttpTransport, Outgoing, Reply, Transport, transport
 from hybridcloud.rpc.endpoint import Endpoint
 from hybridcloud.rpc.errors import RpcError
 from hybridcloud.rpc.urls import patterns
@@ -170,7 +171,7 @@ class _QuietHandler(WSGIRequestHandler):
 def in_process_transport() -> Iterator[InProcessTransport]:
     """Let calls between silos run in process, inside the block."""
     installed = InProcessTransport()
-    with transport.override(installed):
+    with _carrying(installed):
         yield installed
 
 
@@ -181,8 +182,17 @@ def socket_transport() -> Iterator[RpcServer]:
     The methods run on threads of their own, with connections of their own: a test case must not
     wrap what they shall see in its transaction (``django_db(transaction=True)``).
     """
-    with RpcServer().running() as server, transport.override(SocketTransport(server.address)):
+    with RpcServer().running() as server, _carrying(SocketTransport(server.address)):
         yield server
+
+
+@contextmanager
+def _carrying(carrier: Transport) -> Iterator[None]:
+    # A silo that was away in one test must not be given a rest in the next.
+    breakers.reset()
+    with transport.override(carrier):
+        yield
+    breakers.reset()
 
 
 def refuse_open_transaction(request: Outgoing) -> None:

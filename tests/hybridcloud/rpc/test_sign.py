@@ -42,9 +42,9 @@ def test_the_timestamp_is_covered() -> None:
 
 
 def test_path_and_body_do_not_run_into_one_another() -> None:
-    header = sign("/a\n1", b"x", now=NOW)
+    header = sign(f"/a\n{NOW:.0f}\nb", b"x", now=NOW)
     with pytest.raises(RpcAuthenticationError, match=r"^Wrong signature"):
-        verify(header, "/a", b"1\nx", now=NOW)
+        verify(header, "/a", f"b\n{NOW:.0f}\nx".encode(), now=NOW)
 
 
 @pytest.mark.parametrize("offset", [-60, 0, 60])
