@@ -8,7 +8,7 @@ KEEP ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-oldest test test-oldest check lint types fix demo lock build clean
+.PHONY: help setup setup-oldest test test-oldest check lint types fix demo bench-backfill lock build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ fix: setup ## let ruff repair and format
 
 demo: setup ## three silos, real traffic, a SIGKILL and a verdict (SECONDS=60 KEEP=1)
 	@$(PY) -m fixtures.demo --seconds $(SECONDS) $(if $(KEEP),--keep)
+
+bench-backfill: setup ## existing rows in batches against one save() per row, and a million in one go
+	@$(PY) -m fixtures.servers run -- $(PY) -W ignore -m tests.benchmarks $(ARGS) backfill
 
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.12 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --extra embedded

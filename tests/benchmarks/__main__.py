@@ -10,7 +10,7 @@ from importlib import import_module
 
 import django
 
-NAMES = ("drain", "write", "due", "wake", "bloat", "rpc")
+NAMES = ("drain", "write", "due", "wake", "bloat", "rpc", "backfill")
 
 
 def main() -> int:

@@ -10,6 +10,8 @@ class Category(OutboxCategory):
     ACKNOWLEDGED = 9101
     ATOMIC = 9102
     DOCUMENT = 9103
+    WALKED = 9104
+    WALKED_WITH_PAYLOAD = 9105
 
 
 class Scope(OutboxScope, categories=Category):
@@ -17,3 +19,6 @@ class Scope(OutboxScope, categories=Category):
     ACKNOWLEDGED = scope_categories(9101, {Category.ACKNOWLEDGED}, ack=1)
     ATOMIC = scope_categories(9102, {Category.ATOMIC}, atomic=True)
     DOCUMENT = scope_categories(9103, {Category.DOCUMENT}, shard_key="organization_id")
+    WALKED = scope_categories(
+        9104, {Category.WALKED, Category.WALKED_WITH_PAYLOAD}, shard_key="organization_id"
+    )

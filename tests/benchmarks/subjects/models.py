@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from django.db import models
 from django.db.models.functions import Now
 
+from hybridcloud.outbox import ReplicatedCellModel
 from silos import cell_silo_model
+from tests.benchmarks.subjects.categories import Category
 
 LONG_AGO = datetime(2016, 8, 1, tzinfo=UTC)
 
@@ -42,3 +45,38 @@ class PerMessageOutbox(models.Model):
 
     def __str__(self) -> str:
         return f"message {self.pk}"
+
+
+@cell_silo_model
+class Walked(ReplicatedCellModel):
+    """What a backfill walks; SQL makes its messages."""
+
+    category = Category.WALKED
+
+    organization_id = models.BigIntegerField()
+    name = models.CharField(max_length=200)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def handle_async_replication(self, shard_identifier: int) -> None:
+        """Do nothing: the walk is measured, not the delivery."""
+
+
+@cell_silo_model
+class WalkedWithPayload(ReplicatedCellModel):
+    """The same, but Python makes its messages."""
+
+    category = Category.WALKED_WITH_PAYLOAD
+
+    organization_id = models.BigIntegerField()
+    name = models.CharField(max_length=200)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def payload_for_update(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def handle_async_replication(self, shard_identifier: int) -> None:
+        """Do nothing: the walk is measured, not the delivery."""
