@@ -52,6 +52,8 @@ class Settings:
         outbox_models: the outbox tables of each silo mode, ``app.Model`` names.
         options: pinned runtime options, for tests and read-only deployments.
         outbox_backfills_per_minute: messages that backfills write at most in a minute.
+        cascade_delete: path of ``function(model, ids) -> bool`` that deletes rows whose target
+            in another silo is gone, and says whether it is done; None: the model's own delete.
         causation_limit: hops after which a causal chain is dead-lettered (rule 9).
     """
 
@@ -70,6 +72,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     outbox_backfills_per_minute: int = 10_000
     causation_limit: int = 16
+    cascade_delete: str | None = None
 
     def secrets(self) -> tuple[str, ...]:
         """Return the RPC secrets, the signing one first; empty when none is set."""

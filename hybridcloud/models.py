@@ -14,9 +14,12 @@ from hybridcloud.outbox.shards import (
     ControlParked,
 )
 from hybridcloud.tombstones.models import CellTombstone, ControlTombstone
+from hybridcloud.tombstones.watermark import CascadeRecheck, CascadeWatermark
 
 __all__ = [
     "BackfillCursor",
+    "CascadeRecheck",
+    "CascadeWatermark",
     "CellFailure",
     "CellLease",
     "CellOutbox",

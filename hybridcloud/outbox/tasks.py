@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 TICK: Final = 2.0
 """Seconds between scheduler ticks: with a lease of 15 s a lost shard is taken over within 20 s."""
+CASCADE_TICK: Final = 15.0
+"""Seconds between two looks at the foreign keys between silos."""
+# By name: the layer above is not imported.
+_CASCADE: Final = "hybridcloud.tombstones.schedule_hybrid_cloud_foreign_key_jobs"
 _KICK_TTL: Final = 5
 _EXPIRES: Final = 10
 
@@ -41,12 +45,13 @@ def queue_name(mode: SiloMode, cell: str | None) -> str:
 def queue_names() -> list[str]:
     """Return the queues that this process's workers should listen to: its silo's, or all of them."""
     here = get_process_silo()
-    cells = [queue_name(SiloMode.CELL, cell) for cell in _cells_here()]
+    cells = [queue_name(SiloMode.CELL, cell) for cell in cells_here()]
     control = [queue_name(SiloMode.CONTROL, None)]
     return {SiloMode.CONTROL: control, SiloMode.CELL: cells}.get(here.mode, control + cells)
 
 
-def _cells_here() -> list[str]:
+def cells_here() -> list[str]:
+    """Return the cells that this process belongs to: its own, or all of a monolith's."""
     here = get_process_silo()
     if here.mode is SiloMode.CELL and here.cell is not None:
         return [here.cell]
@@ -62,12 +67,23 @@ def _make_beat_schedule() -> dict[str, dict[str, Any]]:
             "schedule": TICK,
             "options": {"queue": queue_name(SiloMode.CONTROL, None), "expires": _EXPIRES},
         }
-    for cell in _cells_here():
+        schedule["hybridcloud-cascade-control"] = {
+            "task": f"{_CASCADE}_control",
+            "schedule": CASCADE_TICK,
+            "options": {"queue": queue_name(SiloMode.CONTROL, None), "expires": CASCADE_TICK},
+        }
+    for cell in cells_here():
         schedule[f"hybridcloud-outbox-cell-{cell}"] = {
             "task": enqueue_outbox_jobs.name,
             "schedule": TICK,
             "kwargs": {"cell": cell},
             "options": {"queue": queue_name(SiloMode.CELL, cell), "expires": _EXPIRES},
+        }
+        schedule[f"hybridcloud-cascade-cell-{cell}"] = {
+            "task": _CASCADE,
+            "schedule": CASCADE_TICK,
+            "kwargs": {"cell": cell},
+            "options": {"queue": queue_name(SiloMode.CELL, cell), "expires": CASCADE_TICK},
         }
     return schedule
 
@@ -144,7 +160,7 @@ def enqueue_outbox_jobs(
     process_outbox_backfills: bool = True,  # noqa: FBT001, FBT002 - a task's arguments go by name
 ) -> None:
     """Fan out drain tasks for a cell's due shards; a monolith visits each cell."""
-    for name in [cell] if cell else _cells_here():
+    for name in [cell] if cell else cells_here():
         with assume_silo(SiloMode.CELL, cell=name):
             schedule_batch(
                 SiloMode.CELL,
@@ -179,7 +195,7 @@ def drain_outbox_shards(
     most: int | None = None,
 ) -> None:
     """Drain due shards of a cell's outbox table until nothing is due or the time budget is spent."""
-    for name in [cell] if cell else _cells_here():
+    for name in [cell] if cell else cells_here():
         with assume_silo(SiloMode.CELL, cell=name):
             _drain(SiloMode.CELL, outbox_name, name, after, most)
 

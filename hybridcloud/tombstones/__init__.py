@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hybridcloud.tombstones.foreign_key import HybridCloudForeignKey, OnDelete
 from hybridcloud.tombstones.service import (
     CellTombstoneService,
     ControlTombstoneService,
@@ -13,6 +14,8 @@ from hybridcloud.tombstones.service import (
 __all__ = [
     "CellTombstoneService",
     "ControlTombstoneService",
+    "HybridCloudForeignKey",
+    "OnDelete",
     "RpcTombstone",
     "cell_tombstone_service",
     "control_tombstone_service",
