@@ -41,6 +41,11 @@ MORE = {
         beat_schedule drain_outbox_shards drain_outbox_shards_control enqueue_outbox_jobs
         enqueue_outbox_jobs_control schedule_batch
     """,
+    "hybridcloud.backfill": """
+        BackfillBatch OUTBOX_BACKFILLS_PER_MINUTE backfill_outboxes_for find_replication_version
+        get_processing_state post_upgrade process_outbox_backfill_batch
+        run_outbox_replications_for_self_hosted set_processing_state
+    """,
     "hybridcloud.tombstones.service": "cell_tombstone_service control_tombstone_service",
     "hybridcloud.rpc.urls": "urlpatterns",
     "hybridcloud.errors": "OutboxRecursionLimitError HybridCloudError",

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from hybridcloud.backfill.batch import BackfillBatch
     from hybridcloud.backfill.cursor import get_processing_state, set_processing_state
     from hybridcloud.backfill.run import backfill_outboxes_for, process_outbox_backfill_batch
-    from hybridcloud.backfill.upgrade import post_upgrade
+    from hybridcloud.backfill.upgrade import (
+        post_upgrade,
+        run_outbox_replications_for_self_hosted,
+    )
     from hybridcloud.backfill.versions import find_replication_version
 
 OUTBOX_BACKFILLS_PER_MINUTE: Final = 10_000
@@ -25,6 +28,7 @@ _HOMES = {
     "get_processing_state": "cursor",
     "post_upgrade": "upgrade",
     "process_outbox_backfill_batch": "run",
+    "run_outbox_replications_for_self_hosted": "upgrade",
     "set_processing_state": "cursor",
 }
 
@@ -36,6 +40,7 @@ __all__ = [
     "get_processing_state",
     "post_upgrade",
     "process_outbox_backfill_batch",
+    "run_outbox_replications_for_self_hosted",
     "set_processing_state",
 ]
 

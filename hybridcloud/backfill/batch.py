@@ -198,7 +198,9 @@ class Walk:
 
     def _attempt(self, cursor: Cursor, *, most: int, used: int | None, timeout: str) -> Any:
         params = self._params(cursor, most=most, used=used)
-        with transaction.atomic(using=self.alias), connections[self.alias].cursor() as sql:
+        connection = connections[self.alias]
+        in_outer_block = connection.in_atomic_block
+        with transaction.atomic(using=self.alias), connection.cursor() as sql:
             sql.execute(statements.IS_GO, params)
             if not sql.fetchone():
                 return None
@@ -209,6 +211,9 @@ class Walk:
                 sql.execute("SELECT set_config('lock_timeout', %s, true)", [timeout])
                 rows = rows.select_for_update(no_key=True, of=("self",))
             instances = list(rows.order_by("pk")[:most])
+            if self._reads_rows and in_outer_block:
+                # Else it would hold for the rest of the caller's transaction.
+                sql.execute("SET LOCAL lock_timeout TO DEFAULT")
             params |= {
                 "row_count": len(instances),
                 "message_count": self._write(instances),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybridcloud.backfill.run import backfill_outboxes_for
-from hybridcloud.backfill.upgrade import catch_up_after_upgrade, post_upgrade
+from hybridcloud.backfill.upgrade import post_upgrade, run_outbox_replications_for_self_hosted
 from hybridcloud.backfill.versions import register_options
 from hybridcloud.registry import backfill_outboxes
 from silos import SiloMode
@@ -26,4 +26,6 @@ def connect() -> None:
     """Register the options, hook into the ticks, and listen to upgrades; called once apps are ready."""
     register_options()
     backfill_outboxes.fill(go_on)
-    post_upgrade.connect(catch_up_after_upgrade, dispatch_uid="hybridcloud.backfill")
+    post_upgrade.connect(
+        run_outbox_replications_for_self_hosted, dispatch_uid="hybridcloud.backfill"
+    )

@@ -124,7 +124,7 @@ def silos_here() -> list[CurrentSilo]:
     return [CurrentSilo(SiloMode.CONTROL), *cells]
 
 
-def catch_up_after_upgrade(
+def run_outbox_replications_for_self_hosted(
     *, say: Callable[[str], None] | None = None, **_: Any
 ) -> list[SiloSummary]:
     """Do `catch_up` when ``post_upgrade`` is sent."""
