@@ -7,6 +7,7 @@ from abc import abstractmethod
 from datetime import datetime  # noqa: TC003  (read at run time)
 from enum import StrEnum
 
+from django.db import OperationalError
 from pydantic import JsonValue  # noqa: TC002  (read at run time)
 
 from hybridcloud import causation
@@ -158,6 +159,8 @@ class LocalOrchard(Orchard):
 
     def fail(self, *, value: str) -> None:
         ran.note("fail")
+        if value == "database":
+            raise OperationalError("server closed the connection")
         raise LookupError(f"no fruit {value}")
 
     def wait(self) -> str:

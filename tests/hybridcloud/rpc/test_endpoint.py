@@ -327,6 +327,14 @@ def test_malformed_causation_begins_a_new_chain(server: RpcServer, ran: Ran) -> 
     assert (ran.depth, ran.chain) == (0, ())
 
 
+def test_a_reply_says_its_length_so_that_the_connection_can_be_kept() -> None:
+    for body in (GOOD, b"{}"):
+        headers = {"Authorization": sign(COUNT, body, now=time.time())}
+        request = RequestFactory().post(COUNT, body, "application/json", headers=headers)
+        answer = Endpoint().call(request, "orchard", "count")
+        assert answer.headers["Content-Length"] == str(len(answer.content))
+
+
 def test_a_body_that_a_middleware_has_read_is_still_answered(ran: Ran) -> None:
     headers = {"Authorization": sign(COUNT, GOOD, now=time.time())}
     request = RequestFactory().post(COUNT, GOOD, "application/json", headers=headers)

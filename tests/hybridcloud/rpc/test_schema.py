@@ -36,6 +36,7 @@ class Size(IntEnum):
 class Point:
     x: int
     at: datetime | None = None
+    weight: float = 1.0
 
 
 class Named(TypedDict):
@@ -159,14 +160,28 @@ def test_parameters_may_have_any_name(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("type_", [float, list[float], dict[str, float], JsonValue, Any, Fruit])
+@pytest.mark.parametrize(
+    "type_", [float, list[float], dict[str, float], JsonValue, Any, Fruit, Point]
+)
 def test_nan_never_arrives(type_: Any, value: float) -> None:
     schema = MethodSchema("a.b", {"value": type_}, {}, int)
     wrapped: Any = {list[float]: [value], dict[str, float]: {"a": value}}.get(type_, value)
     if type_ is Fruit:
         wrapped = Fruit.model_construct(weight=value)
+    if type_ is Point:
+        wrapped = Point(1, weight=value)
     with pytest.raises(RpcValidationError, match="finite_number"):
         schema.load_args(schema.dump_args({"value": wrapped}))
+
+
+def test_a_model_cannot_let_nan_in_by_a_setting_of_its_own() -> None:
+    class Loose(RpcModel):
+        model_config = pydantic.ConfigDict(allow_inf_nan=True)
+        weight: float = 1.0
+
+    schema = MethodSchema("a.b", {"value": Loose}, {}, int)
+    with pytest.raises(RpcValidationError, match=r"args\.value\.weight: finite_number"):
+        schema.load_args(b'{"value":{"weight":NaN}}')
 
 
 def test_a_naive_datetime_never_arrives() -> None:

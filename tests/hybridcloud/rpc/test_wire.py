@@ -49,7 +49,8 @@ def answering(*replies: tuple[str, bytes]) -> tuple[RpcServer, list[str]]:
         if not waiting:
             return _application(environ, start_response)
         status, body = waiting.pop(0)
-        start_response(status, [("Content-Length", str(len(body)))])
+        # A Location, so that a 302 is one that could be followed.
+        start_response(status, [("Content-Length", str(len(body))), ("Location", "/elsewhere/")])
         return [body]
 
     return RpcServer(application), seen
@@ -285,6 +286,15 @@ def test_an_exception_over_there_names_its_class_and_where_to_look(server: RpcSe
     assert SECRET_VALUE not in str(error)
     assert (error.service, error.method, error.silo) == ("orchard", "fail", "the control silo")
     assert not error.retryable
+
+
+def test_a_database_that_was_away_over_there_is_worth_another_try(
+    server: RpcServer, ran: Ran
+) -> None:
+    with pytest.raises(RpcRemoteError, match="OperationalError") as caught:
+        orchard.fail(value="database")
+    assert caught.value.retryable
+    assert ran.names == ["fail"]
 
 
 def test_problems_found_over_there_arrive_with_their_place(server: RpcServer, ran: Ran) -> None:
