@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from hybridcloud.backfill.run import walk_of
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.testutils import override_options
 from silos import SiloMode, assume_silo
-from tests.hybridcloud.outbox.engine import Worker
+from tests.hybridcloud.outbox.engine import Child, Worker
 
 from .filling import (
     ORGANIZATIONS,
@@ -24,6 +26,7 @@ from .filling import (
     fill_organizations,
     fill_projects,
     other_session,
+    put_in_redis,
     state,
     walk,
     written,
@@ -183,3 +186,37 @@ def test_rows_are_not_locked_for_messages_that_hold_only_their_ids(
     other.execute("UPDATE acme_organization SET name = 'changing' WHERE id = 2")
     walk()
     assert written() == [1, 2]
+
+
+_WALKER = """
+import django
+django.setup()
+from fixtures.acme.models import Organization
+from hybridcloud.backfill import process_outbox_backfill_batch
+from silos import SiloMode, assume_silo
+with assume_silo(SiloMode.CELL, cell="us"):
+    while process_outbox_backfill_batch(Organization, 3, force_synchronous=True):
+        print("batch", flush=True)
+"""
+
+
+@pytest.mark.parametrize("redis_is_lost", [True, False])
+def test_a_walker_that_is_killed_loses_no_batch_and_begins_nothing_again(
+    redis_is_lost: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    fill_organizations(range(1, 3001))
+    environment = {**Child.environment(), "DJANGO_SETTINGS_MODULE": "fixtures.settings.test"}
+    with subprocess.Popen(
+        [sys.executable, "-c", _WALKER], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(5):
+            assert process.stdout.readline() == "batch\n"
+        process.kill()
+    (position, version), done = state(), len(written())
+    assert (position, version) == (done + 1, 1)
+    assert 15 <= done < 3000
+    if redis_is_lost:
+        put_in_redis(None)
+    walk(1000)
+    assert written() == list(range(1, 3001))
