@@ -1,0 +1,56 @@
+"""What the migrations make of the engine's tables."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def options_of(alias: str, table: str) -> set[str]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT reloptions FROM pg_class WHERE relname = %s", [table])
+        (options,) = cursor.fetchone()
+    return set(options or ())
+
+
+@pytest.mark.parametrize(("alias", "side"), [("cell_us", "cell"), ("control", "control")])
+def test_autovacuum_knows_that_outboxes_are_queues(alias: str, side: str) -> None:
+    outbox = options_of(alias, f"hybridcloud_{side}outbox")
+    assert {"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=5000"} <= outbox
+    assert "vacuum_truncate=off" in outbox
+    assert "fillfactor=50" in options_of(alias, f"hybridcloud_{side}lease")
+
+
+@pytest.mark.parametrize(("alias", "side"), [("cell_us", "cell"), ("control", "control")])
+def test_one_sequence_draws_the_ids_of_an_outbox_and_of_what_is_parked(
+    alias: str, side: str
+) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT column_default FROM information_schema.columns"
+            " WHERE table_name = %s AND column_name = 'id'",
+            [f"hybridcloud_{side}parked"],
+        )
+        (default,) = cursor.fetchone()
+        cursor.execute(
+            "SELECT cache_size FROM pg_sequences WHERE sequencename = %s",
+            [f"hybridcloud_{side}outbox_id_seq"],
+        )
+        assert cursor.fetchone() == (1,)
+    assert f"hybridcloud_{side}outbox_id_seq" in default
+
+
+def test_a_cell_has_no_table_of_control() -> None:
+    with connections["cell_us"].cursor() as cursor:
+        names = connections["cell_us"].introspection.table_names(cursor)
+    assert "hybridcloud_celloutbox" in names
+    assert not any(name.startswith("hybridcloud_control") for name in names)
+
+
+def test_migrations_go_back_and_forth() -> None:
+    for target in ("0003", "0004"):
+        call_command("migrate", "hybridcloud", target, database="cell_us", verbosity=0)
+    assert "vacuum_truncate=off" in options_of("cell_us", "hybridcloud_celloutbox")
