@@ -28,9 +28,12 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
             How many rows matched.
         """
         query = self.query
-        if not kwargs or query.is_sliced or query.combinator or query.distinct_fields:
+        if not kwargs or query.is_sliced or query.combinator:
             # Nothing to do, or Django's own error.
             return super().update(**kwargs)
+        if query.distinct_fields:
+            # Before Django 6 it forgot them, and changed every row.
+            raise TypeError("Cannot call update() after .distinct(*fields).")
         self._for_write = True
         count = update(self, _plain_update, kwargs)
         self._result_cache = None

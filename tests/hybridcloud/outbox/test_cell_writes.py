@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -270,6 +271,23 @@ class TestAtomicity:
             with pytest.raises(ZeroDivisionError), transaction.atomic(using=US):
                 change()
         assert Project.objects.get().name != "X"
+
+    def test_a_caught_error_of_a_message_does_not_let_the_change_commit(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(_: Project) -> dict[str, Any]:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(Project, "payload_for_update", broken)
+        for change in (
+            lambda: Project.objects.update(name="X"),
+            lambda: Project.objects.bulk_create(
+                [Project(organization_id=project.organization_id, name="X", slug="x")]
+            ),
+        ):
+            with transaction.atomic(using=US), suppress(ZeroDivisionError):
+                change()
+        assert not Project.objects.filter(name="X").exists()
 
     def test_a_deletion_that_is_protected_leaves_the_open_transaction_usable(
         self, project: Project, monkeypatch: pytest.MonkeyPatch

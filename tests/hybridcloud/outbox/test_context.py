@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -171,6 +172,12 @@ class TestBuffering:
             made.save()
             assert made.pk
             assert len(inserts(queries)) == 1
+
+    def test_a_context_that_is_kept_beyond_the_block_writes_at_once(self) -> None:
+        with outbox_context(transaction.atomic(using=US)):
+            kept = contextvars.copy_context()
+        kept.run(message(obj=1).save)
+        assert objects() == [1]
 
     def test_a_bulk_create_of_messages_is_one_insert(self) -> None:
         with CaptureQueriesContext(connections[US]) as queries:

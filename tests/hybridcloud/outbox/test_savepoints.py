@@ -75,6 +75,16 @@ class TestSavepoints:
             message(obj=2).save()
         assert objects() == [1, 2]
 
+    def test_a_released_savepoints_messages_are_not_lost_with_a_later_one(self) -> None:
+        with outbox_context(transaction.atomic(using=US)):
+            message(obj=1).save()
+            with transaction.atomic(using=US):
+                assert objects() == [1]
+            with rolled_back(transaction.atomic(using=US)):
+                message(obj=2).save()
+            message(obj=3).save()
+        assert objects() == [1, 3]
+
     def test_a_savepoint_by_hand_is_followed_as_well(self) -> None:
         with outbox_context(transaction.atomic(using=US)):
             message(obj=1).save()
