@@ -27,9 +27,9 @@ class BackfillStatus:
     Attributes:
         model: its label.
         table: its table.
-        state: ``off`` (the option asks for nothing), ``done``, ``due`` (not begun), ``fenced`` (waits
-            for writers who were there before it), ``walking``, ``paused`` or ``stopped`` (the option
-            was lowered in the middle).
+        state: ``off`` (there would be something, and the option does not ask for it), ``done``,
+            ``due`` (not begun), ``fenced`` (waits for writers who were there before it),
+            ``walking``, ``paused`` or ``stopped`` (the option was lowered in the middle).
         version: the version that is walked, or would be the next.
         target: the version to reach: the lesser of option and code.
         code_version: the code's.
@@ -97,7 +97,8 @@ def _state(model: type[ProducingModel], cursor: Cursor, target: int) -> State:
     if cursor.version > target:
         if begun:
             return "stopped"
-        return "off" if target < 1 or cursor.version > target + 1 else "done"
+        # An upgrade walks whatever the options say.
+        return "done" if target >= 1 or cursor.version > model.replication_version else "off"
     if is_paused(model):
         return "paused"
     if cursor.version < target or not begun:

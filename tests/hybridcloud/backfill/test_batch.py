@@ -210,6 +210,19 @@ def test_a_batch_by_sql_is_one_round_trip() -> None:
     assert len(found) == 2
 
 
+def test_a_batch_reads_its_rows_from_the_primary_key_however_many_there_are() -> None:
+    fill_organizations(range(1, 20_001))
+    execute("ANALYZE acme_organization")
+    process_outbox_backfill_batch(Organization, 1, force_synchronous=True)
+    walk, cursor = walk_of(Organization), cursors.read(US, ORGANIZATIONS)
+    (statement,) = _statements(US, lambda: walk.step(cursor, target=1, most=1000))
+    plan = "\n".join(row[0] for row in execute("EXPLAIN " + statement.replace("%", "%%")))
+    assert re.search(
+        r"Index (Only )?Scan using acme_organization_pkey on acme_organization t", plan
+    )
+    assert "Seq Scan on acme_organization" not in plan
+
+
 @pytest.mark.parametrize("size", [2, 40])
 def test_a_batch_by_python_has_one_insert_and_as_many_statements_whatever_its_size(
     size: int,

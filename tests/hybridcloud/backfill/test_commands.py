@@ -86,6 +86,8 @@ def test_each_state_has_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
             assert _state() == "paused"
     assert _state() == "stopped"
     _step(2)
+    assert _state() == "done"
+    monkeypatch.setattr(Organization, "replication_version", 2)
     assert _state() == "off"
     with override_options(ON):
         assert _state() == "done"
