@@ -79,7 +79,7 @@ def test_the_readmes_code_is_a_project_that_works(tmp_path: Path, database: str)
     (tmp_path / "schedule.py").write_text(
         "from shop.celery import app\n"
         "tasks = {entry['task'] for entry in app.conf.beat_schedule.values()}\n"
-        "assert len(tasks) == 2, tasks\n",
+        "assert len(tasks) == 4, tasks\n",
         encoding="utf-8",
     )
     run("schedule")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.coalesce import Group
     from hybridcloud.outbox.passes import Pass
+    from hybridcloud.outbox.statements import Engine
 
 _LEVELS = {OnFailure.BLOCK_SHARD: 0, OnFailure.BLOCK_CATEGORY: 1, OnFailure.BLOCK_OBJECT: 2}
 
@@ -63,33 +64,13 @@ def record_failure(
     if older:
         # A poisoned object costs one row: only the newest is tried again.
         run.take(shard, group, older, calls=0)
-    statements: list[str] = []
-    params: dict[str, Any] = {**engine.keys([shard.key]), "token": run.leases.token}
     if dead:
         run.batch.forget(shard.failures.settled_by(*what, coalesce=policy.coalesce))
-        run.freed_by(shard, category, object_identifier, message_id)
+        run.freed_by(shard, *what)
+        statements, params = _burying(engine, message_id, error)
     else:
-        columns = (*engine.tables.sharding_columns, "category", "object_identifier")
-        conflict = ", ".join(columns[: len(engine.tables.sharding_columns) + level])
-        statements.append(engine.sql("record_failure", conflict=conflict, level=str(level)))
-        params |= {
-            "level": level,
-            "category": category,
-            "object": object_identifier,
-            "message_id": message_id,
-            "attempts": attempts,
-            "crashed": crashed,
-            "error": f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
-            "traceback": error_text(error),
-        }
-    if dead or level != Failures.SHARD:
-        statements.append(engine.sql("park"))
-        params |= {
-            "park_ids": [message_id],
-            "reason": "dead" if dead else "held",
-            "delay": None,
-            "park_error": error_text(error) if dead else None,
-        }
+        statements, params = _recording(engine, level, what, error)
+        params |= {"attempts": attempts, "crashed": crashed}
     waits = not dead and level == Failures.SHARD
     if waits:
         releasing, more = run.leases.releasing([shard.key])
@@ -98,13 +79,49 @@ def record_failure(
     elif run.leases.suspect:
         statements.append(engine.sql("mark"))
         params["handling"] = None
+    params |= {**engine.keys([shard.key]), "token": run.leases.token}
     run.batch.send_with(statements, params)
     run.moved += 1
     if not dead:
         shard.failures.hold(level, category, object_identifier)
-        shard.held.add((category, object_identifier))
+        shard.hold(category, object_identifier)
     _tell(run, shard, group, error, attempts=attempts, crashed=crashed, dead=dead)
     return not waits
+
+
+def _recording(
+    engine: Engine, level: int, what: tuple[int, int, int], error: BaseException
+) -> tuple[list[str], dict[str, Any]]:
+    """Return what records a failure and, below the level of the shard, parks what failed."""
+    category, object_identifier, message_id = what
+    columns = (*engine.tables.sharding_columns, "category", "object_identifier")
+    conflict = ", ".join(columns[: len(engine.tables.sharding_columns) + level])
+    statements = [engine.sql("record_failure", conflict=conflict, level=str(level))]
+    params: dict[str, Any] = {
+        "level": level,
+        "category": category,
+        "object": object_identifier,
+        "message_id": message_id,
+        "error": f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
+        "traceback": error_text(error),
+    }
+    if level != Failures.SHARD:
+        statements.append(engine.sql("park"))
+        params |= {"park_ids": [message_id], "reason": "held", "delay": None, "park_error": None}
+    return statements, params
+
+
+def _burying(
+    engine: Engine, message_id: int, error: BaseException
+) -> tuple[list[str], dict[str, Any]]:
+    """Return what moves a message to the dead letters."""
+    params = {
+        "park_ids": [message_id],
+        "reason": "dead",
+        "delay": None,
+        "park_error": error_text(error),
+    }
+    return [engine.sql("park")], params
 
 
 def tell_lost(run: Pass, shard: Shard, group: Group, error: BaseException) -> None:

@@ -50,8 +50,8 @@ class PointedAt:
         execute: Callable[..., Any],
         sql: str,
         params: Any,
-        many: bool,
-        context: Any,  # noqa: FBT001 - Django's
+        many: bool,  # noqa: FBT001 - Django's
+        context: Any,
     ) -> Any:
         self._connection.execute_wrappers.remove(self._after_statement)
         result = execute(sql, params, many, context)
