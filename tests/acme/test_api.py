@@ -22,7 +22,7 @@ from fixtures.acme.models import (
     TeamMapping,
     UserReplica,
 )
-from hybridcloud.testutils import assume_test_silo_mode_of, outbox_runner
+from hybridcloud.testutils import assume_test_silo_mode_of, outbox_runner, run_cascades
 
 pytestmark = pytest.mark.django_db
 
@@ -110,6 +110,8 @@ def test_users_and_members_are_imported_changed_and_removed(api: Api, organizati
     api("DELETE", f"members/{members[0]}/")
     api("POST", f"{path}remove/", {"member_ids": [members[1]]})
     api("DELETE", f"users/{users[2]}/")
+    with outbox_runner():
+        run_cascades()
     assert column(OrganizationMemberMapping, "user_id") == [users[3]]
     assert column(OrganizationMember, "user_id") == column(UserReplica, "user_id") == [users[3]]
 

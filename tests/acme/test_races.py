@@ -74,7 +74,9 @@ def test_a_change_that_crosses_a_new_membership_reaches_the_cell(
     with assume_test_silo_mode_of(User):
         with transaction.atomic(using="control"):
             # No membership yet, so the change itself goes nowhere.
-            User.objects.filter(id=user.id).update(first_name="New")
+            changed = User.objects.get(id=user.id)
+            changed.first_name = "New"
+            changed.save(update_fields=["first_name"])
             joining = elsewhere(lambda: directory_service.upsert_member(member=member))
             wait_until_blocked_or_done(joining)
         wait([joining], timeout=30)

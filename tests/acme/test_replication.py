@@ -42,6 +42,7 @@ from hybridcloud.testutils import (
     outbox_runner,
     pending_messages,
     refute_outbox,
+    run_cascades,
 )
 from silos import SiloMode, find_cells_for_orgs, find_cells_for_user
 from silos.errors import CellMappingNotFoundError
@@ -138,6 +139,8 @@ def test_a_user_who_leaves_a_cell_is_removed_there_only(company: Company) -> Non
 def test_a_deleted_user_is_gone_everywhere_with_their_memberships(company: Company) -> None:
     with outbox_runner(), assume_test_silo_mode_of(User):
         User.objects.get(id=company.both.id).delete()
+    with outbox_runner():
+        run_cascades()
     for cell in ("us", "eu"):
         assert rows(UserReplica, cell, user_id=company.both.id) == []
         assert rows(OrganizationMember, cell, user_id=company.both.id) == []
