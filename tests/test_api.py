@@ -28,7 +28,7 @@ NAMES = {
     "hybridcloud.testutils": """
         OutboxRecursionLimitError all_silo_test assert_outbox assume_test_silo_mode
         assume_test_silo_mode_of cell_silo_test control_silo_test drain_outboxes outbox_context
-        outbox_runner override_cells override_options pending_messages refute_outbox
+        outbox_runner override_cells override_options pending_messages refute_outbox run_cascades
     """,
     "hybridcloud.options": "all delete get register set",
     "receivers.outbox": "maybe_process_tombstone",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridcloud.errors import OutboxRecursionLimitError
     from hybridcloud.outbox import outbox_context
+    from hybridcloud.testutils.cascades import run_cascades
     from hybridcloud.testutils.options import override_options
     from hybridcloud.testutils.outbox import (
         assert_outbox,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "hybridcloud.errors": ("OutboxRecursionLimitError",),
     "hybridcloud.outbox": ("outbox_context",),
+    "hybridcloud.testutils.cascades": ("run_cascades",),
     "hybridcloud.testutils.options": ("override_options",),
     "hybridcloud.testutils.outbox": (
         "assert_outbox",
@@ -66,6 +68,7 @@ __all__ = [
     "override_options",
     "pending_messages",
     "refute_outbox",
+    "run_cascades",
 ]
 
 
