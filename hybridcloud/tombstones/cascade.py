@@ -145,7 +145,7 @@ class _Cascade:
         """Hold new rows against all tombstones of their target."""
         pk = self._key.model._meta.pk.attname
         return self._walk(
-            ROW, self._key.table, self._key.model._meta.pk.column, self._rows_step(pk)
+            ROW, self._key.table, str(self._key.model._meta.pk.column), self._rows_step(pk)
         )
 
     def _rows_step(self, pk: str) -> Callable[[CascadeWatermark], int | None]:

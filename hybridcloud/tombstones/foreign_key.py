@@ -66,7 +66,7 @@ class HybridCloudForeignKey(BigInteger):
     def deconstruct(self) -> Any:
         """Return how a migration makes the field."""
         name, path, args, kwargs = super().deconstruct()
-        kwargs["db_index"] = self.db_index
+        kwargs["db_index"] = bool(getattr(self, "db_index", True))
         return name, path, [self.target, *args], {**kwargs, "on_delete": self.on_delete.value}
 
     def get_attname(self) -> str:

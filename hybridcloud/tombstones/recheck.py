@@ -85,7 +85,7 @@ def note_pointed_at(
     pending.values.setdefault(field, set()).add(value)
     if not connection.in_atomic_block:
         pending.wait_for_statement()
-    elif not any(function == pending.look_up for _, function, _ in connection.run_on_commit):
+    elif not any(entry[1] == pending.look_up for entry in connection.run_on_commit):
         transaction.on_commit(pending.look_up, using=connection.alias)
 
 
