@@ -25,6 +25,7 @@ class HybridCloudConfig(AppConfig):
         )
         from hybridcloud.rpc import breaker  # noqa: PLC0415 - Django app registry
         from hybridcloud.tombstones import cascade  # noqa: F401, PLC0415 - Django app registry
+        from hybridcloud.tombstones import tasks as cascades  # noqa: F401, PLC0415 - Django app registry
 
         settings()
         freeze_connected_models()
