@@ -7,13 +7,12 @@ messages and RPC calls, and grows by one link at each handler.
 from __future__ import annotations
 
 import uuid
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _KEPT_LINKS = 32
 
@@ -41,24 +40,21 @@ class Causation:
         return {"correlation": self.correlation_id, "depth": self.depth, "chain": list(self.chain)}
 
 
-_current: ContextVar[Causation | None] = ContextVar("hybridcloud_causation", default=None)
-_inside: ContextVar[bool] = ContextVar("hybridcloud_inside_handler", default=False)
-
-
 def current() -> Causation | None:
     """Return the causation of what runs now; None outside handlers and RPC calls."""
-    return _current.get()
+    here = _here.get()
+    return None if here is None else here.causation
 
 
 def current_headers() -> dict[str, Any] | None:
     """Return the headers for a message or call made now; None outside handlers and RPC calls."""
-    causation = _current.get()
+    causation = current()
     return None if causation is None else causation.as_headers()
 
 
 def is_inside() -> bool:
     """Say whether a handler, or a call that came by RPC, is running: a flush must not wait there."""
-    return _inside.get()
+    return _here.get() is not None
 
 
 def from_headers(headers: Mapping[str, Any] | None) -> Causation:
@@ -70,12 +66,37 @@ def from_headers(headers: Mapping[str, Any] | None) -> Causation:
     return Causation(uuid.uuid4().hex, 0, ())
 
 
-@contextmanager
-def inside(causation: Causation | None) -> Iterator[None]:
-    """Run a handler, or a call that came by RPC, with this causation."""
-    token, flag = _current.set(causation), _inside.set(True)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-        _inside.reset(flag)
+class inside:  # noqa: N801 - used like a function; no generator, as it is around every handler call
+    """Run a handler, or a call that came by RPC, with this causation.
+
+    Args:
+        causation: what led here; None: not known.
+        first: where a chain begins with a message: the label of its table, its
+            id and its category's name. The causation is made of them when it is
+            asked for; most handlers never do.
+    """
+
+    __slots__ = ("_causation", "_first", "_token")
+
+    def __init__(
+        self, causation: Causation | None, first: tuple[str, int, str] | None = None
+    ) -> None:
+        self._causation = causation
+        self._first = first
+
+    @property
+    def causation(self) -> Causation | None:
+        """What led here."""
+        if self._causation is None and self._first is not None:
+            label, identifier, name = self._first
+            self._causation = Causation(f"{label}:{identifier}", 1, (name,))
+        return self._causation
+
+    def __enter__(self) -> None:
+        self._token = _here.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _here.reset(self._token)
+
+
+_here: ContextVar[inside | None] = ContextVar("hybridcloud_causation", default=None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud import hooks
 from hybridcloud.outbox.coalesce import CATEGORY, ID
+from hybridcloud.outbox.statements import int_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +46,7 @@ class Batch:
         self._calls: Counter[int] = Counter()
         self._messages: Counter[int] = Counter()
         self._retired: Counter[int] = Counter()
-        self._ages: list[tuple[int, float]] = []
+        self._ages: dict[int, list[float]] = {}
         self._since = None
 
     def take(self, category: int, ids: Sequence[int], age: float, *, calls: int) -> None:
@@ -58,7 +59,10 @@ class Batch:
         self._messages[category] += messages
         if calls:
             self._calls[category] += calls
-            self._ages.append((category, age))
+            ages = self._ages.get(category)
+            if ages is None:
+                ages = self._ages[category] = []
+            ages.append(age)
         if self._since is None:
             self._since = monotonic()
 
@@ -99,13 +103,13 @@ class Batch:
         params: dict[str, Any] = {}
         if self._ids:
             statements.append(self._engine.sql("ack"))
-            params["ids"] = sorted(self._ids)
+            params["ids"] = int_array(sorted(self._ids))
         if self._parked_ids:
             statements.append(self._engine.sql("ack_parked"))
-            params["parked_ids"] = sorted(self._parked_ids)
+            params["parked_ids"] = int_array(sorted(self._parked_ids))
         if self._failure_ids:
             statements.append(self._engine.sql("forget_failures"))
-            params["failure_ids"] = sorted(set(self._failure_ids))
+            params["failure_ids"] = int_array(sorted(set(self._failure_ids)))
         return statements, params
 
     def flush(self, *, clear_mark: Key | None = None) -> None:
@@ -136,7 +140,7 @@ class Batch:
     ) -> None:
         self._move_parked()
         if statements:
-            ids = sorted(self._ids)
+            ids = sorted(self._ids) if hooks.active.before_ack or hooks.active.after_ack else []
             for seam in hooks.active.before_ack:
                 seam(ids)
             self._engine.run(statements, params, relaxed=relaxed)
@@ -167,15 +171,12 @@ class Batch:
         if not count or not hooks.active.handled:
             return
         waited = monotonic() - self.read_at
-        lag: dict[int, hooks.Spread] = {}
-        for category, age in self._ages:
-            seconds = max(0.0, age + waited)
-            known = lag.get(category)
-            lag[category] = (
-                hooks.Spread(1, seconds, seconds)
-                if known is None
-                else hooks.Spread(known.count + 1, known.total + seconds, max(known.most, seconds))
+        lag = {
+            category: hooks.Spread(
+                len(ages), max(0.0, sum(ages) + waited * len(ages)), max(0.0, max(ages) + waited)
             )
+            for category, ages in self._ages.items()
+        }
         hooks.tell(
             hooks.active.handled,
             hooks.Handled(

@@ -127,7 +127,7 @@ class Leases:
         """
         if time.monotonic() - self.renewed_at > self._conf.renew_after:
             self.renew()
-        return key not in self.lost
+        return not (self.lost and key in self.lost)
 
     def renew(self) -> None:
         """Renew all leases of the pass in one statement, and note those that it did not find."""

@@ -6,8 +6,18 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from hybridcloud.conf import settings
 from hybridcloud.outbox.category import find_scope
-from hybridcloud.outbox.coalesce import CATEGORY, ID, OBJECT, Group, Message, N, group_messages
+from hybridcloud.outbox.coalesce import (
+    CATEGORY,
+    FLAGGED,
+    ID,
+    OBJECT,
+    Group,
+    Message,
+    N,
+    group_messages,
+)
 from hybridcloud.outbox.handling import policy_of
 from hybridcloud.outbox.recorded import Failures
 
@@ -19,7 +29,12 @@ if TYPE_CHECKING:
 
 
 class Shard:
-    """A claimed shard in a pass: its messages and what is known of its exceptions."""
+    """A claimed shard in a pass: its messages and what is known of its exceptions.
+
+    Attributes:
+        touched: whether anything is parked, failed or held in it, so that each
+            group must be looked at; else all of it may run.
+    """
 
     def __init__(self, key: Key, messages: list[Message]) -> None:
         self.key = key
@@ -27,14 +42,21 @@ class Shard:
         self.failures = Failures([])
         self.parked: dict[tuple[int, int], list[tuple[int, str]]] = {}
         self.held: set[tuple[int, int]] = set()
+        self.touched = bool(messages[0][FLAGGED])
         self.scope_number, self.identifier = key[-2], key[-1]
         self.cell: str | None = key[0] if len(key) > 2 else None
         self.scope: OutboxScope | None = find_scope(self.scope_number)
         self.policy: Policy = policy_of(self.scope)
+        self.handler_limit = self.policy.handler_timeout or settings().handler_timeout
 
     def groups(self) -> list[Group]:
         """Return the messages grouped as the scope wants it."""
         return group_messages(self.messages, coalesce=self.policy.coalesce)
+
+    def hold(self, category: int, object_identifier: int) -> None:
+        """Let what follows of the object wait, from now on in this pass."""
+        self.held.add((category, object_identifier))
+        self.touched = True
 
     def older_parked(self, group: Group) -> list[int]:
         """Return ids of older parked messages of the group's object, which go with it where the scope coalesces."""

@@ -5,6 +5,7 @@ Pure: no database, no clock. A message is a row as the fetch gives it.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ DATE_ADDED: Final = 6
 HEADERS: Final = 7
 AGE: Final = 8
 FLAGGED: Final = 9
+_id_of: Final = itemgetter(ID)
 
 
 class Group(NamedTuple):
@@ -52,22 +54,15 @@ def group_messages(messages: Iterable[Message], *, coalesce: bool) -> list[Group
         The groups in the order of their oldest message, so that a parent that
         was created before its child is handled before it.
     """
-    ordered = sorted(messages, key=_by_id)
+    ordered = sorted(messages, key=_id_of)
     if not coalesce:
         return [Group(message, [message[ID]], message[AGE]) for message in ordered]
-    ids: dict[tuple[int, int], list[int]] = {}
-    first: dict[tuple[int, int], Message] = {}
-    newest: dict[tuple[int, int], Message] = {}
+    same: dict[tuple[int, int], list[Message]] = {}
     for message in ordered:
         key = (message[CATEGORY], message[OBJECT])
-        if key in ids:
-            ids[key].append(message[ID])
+        known = same.get(key)
+        if known is None:
+            same[key] = [message]
         else:
-            ids[key] = [message[ID]]
-            first[key] = message
-        newest[key] = message
-    return [Group(newest[key], captured, first[key][AGE]) for key, captured in ids.items()]
-
-
-def _by_id(message: Message) -> int:
-    return message[ID]
+            known.append(message)
+    return [Group(each[-1], list(map(_id_of, each)), each[0][AGE]) for each in same.values()]

@@ -10,14 +10,14 @@ import json
 import traceback
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import transaction
 
 from hybridcloud import causation, hooks
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxRecursionLimitError
-from hybridcloud.outbox.category import Policy, category_name, find_category
+from hybridcloud.outbox.category import Policy, category_name, find_category, is_retired
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
     DATE_ADDED,
@@ -27,7 +27,7 @@ from hybridcloud.outbox.coalesce import (
     PAYLOAD,
     SCHEDULED_FOR,
 )
-from hybridcloud.outbox.signals import process_cell_outbox, process_control_outbox
+from hybridcloud.outbox.signals import RetryLater, process_cell_outbox, process_control_outbox
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
 from silos.mode import get_current_silo
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from django.dispatch import Signal
 
-    from hybridcloud.outbox.category import OutboxScope
+    from hybridcloud.outbox.category import OutboxCategory, OutboxScope
     from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.coalesce import Group, Message
     from hybridcloud.outbox.passes import Pass
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 NOT_FINISHED: Final = "started, not finished"
 _DEFAULT_POLICY: Final = Policy()
+# What PostgreSQL makes of jsonb begins with no space: half of what json.loads does is not needed.
+_decode: Final = json.JSONDecoder().raw_decode
 
 
 def policy_of(scope: OutboxScope | None) -> Policy:
@@ -65,6 +67,29 @@ def has_receiver(engine: Engine, category: int) -> bool:
     return member is not None and signal_of(engine).has_listeners(member)
 
 
+class Route(NamedTuple):
+    """Where the messages of a category go.
+
+    Attributes:
+        category: the category; None: the running code does not know it.
+        name: its name.
+        is_retired: nothing handles it any more.
+        is_open: it is known, in use, and somebody listens.
+    """
+
+    category: OutboxCategory | None
+    name: str
+    is_retired: bool
+    is_open: bool
+
+
+def route_of(engine: Engine, category: int) -> Route:
+    """Look a category up: as the code is now, and who listens now."""
+    retired = is_retired(category)
+    is_open = not retired and has_receiver(engine, category)
+    return Route(find_category(category), category_name(category), retired, is_open)
+
+
 def own_silo(engine: Engine) -> AbstractContextManager[object]:
     """Enter the silo, and cell, of the outbox table: where its handlers run."""
     mode = engine.outbox.silo_mode
@@ -75,11 +100,10 @@ def own_silo(engine: Engine) -> AbstractContextManager[object]:
     return assume_silo(SiloMode.CELL, cell=cell)
 
 
-def _causation(engine: Engine, message: Message) -> causation.Causation:
-    name = category_name(message[CATEGORY])
+def _inside(run: Pass, message: Message, name: str) -> causation.inside:
     if message[HEADERS] is None:
-        return causation.Causation(f"{engine.tables.label}:{message[ID]}", 1, (name,))
-    return causation.from_headers(json.loads(message[HEADERS])).followed_by(name)
+        return causation.inside(None, (run.engine.tables.label, message[ID], name))
+    return causation.inside(causation.from_headers(json.loads(message[HEADERS])).followed_by(name))
 
 
 def too_deep(message: Message) -> OutboxRecursionLimitError | None:
@@ -104,10 +128,10 @@ def call(run: Pass, shard: Shard, message: Message) -> None:
     No transaction of the engine is open, but a savepoint inside a test case,
     whose transaction a handler's database error would end.
     """
-    engine, leases = run.engine, run.leases
-    category = find_category(message[CATEGORY])
+    leases, payload = run.leases, message[PAYLOAD]
+    route = run.route(message[CATEGORY])
     arguments: dict[str, Any] = {
-        "payload": None if message[PAYLOAD] is None else json.loads(message[PAYLOAD]),
+        "payload": None if payload is None else _decode(payload)[0],
         "object_identifier": message[OBJECT],
         "shard_identifier": shard.identifier,
         "shard_scope": shard.scope_number,
@@ -117,24 +141,35 @@ def call(run: Pass, shard: Shard, message: Message) -> None:
     }
     if shard.cell is not None:
         arguments["cell_name"] = shard.cell
-    seams = hooks.active.before_handler or hooks.active.after_handler
-    seen = seams and hooks.HandlerCall(
-        message[ID], shard.scope_number, shard.key, message[CATEGORY], message[OBJECT]
-    )
-    savepoint = _savepoint(engine) if engine.in_testcase else nullcontext()
-    leases.handler_limit = shard.policy.handler_timeout or settings().handler_timeout
+    leases.handler_limit = shard.handler_limit
     leases.handler_since = monotonic()
     try:
-        with savepoint, causation.inside(_causation(engine, message)):
-            if seen:
-                for seam in hooks.active.before_handler:
-                    seam(seen)
-            signal_of(engine).send(sender=category, **arguments)
-            if seen:
-                for seam in hooks.active.after_handler:
-                    seam(seen)
+        with _inside(run, message, route.name):
+            if run.in_testcase or hooks.active.before_handler or hooks.active.after_handler:
+                heard = _send_watched(run, shard, message, arguments)
+            else:
+                heard = run.signal.send(route.category, **arguments)
     finally:
         leases.handler_since = None
+    if not heard:
+        # Rule 3: the receiver was disconnected since the pass looked for it.
+        raise RetryLater(reason="nobody listens any more")
+
+
+def _send_watched(
+    run: Pass, shard: Shard, message: Message, arguments: dict[str, Any]
+) -> list[tuple[Any, Any]]:
+    """Send the signal where somebody watches at the seams, or inside a test case."""
+    seen = hooks.HandlerCall(
+        message[ID], shard.scope_number, shard.key, message[CATEGORY], message[OBJECT]
+    )
+    with _savepoint(run.engine) if run.in_testcase else nullcontext():
+        for seam in hooks.active.before_handler:
+            seam(seen)
+        heard = run.signal.send(run.route(message[CATEGORY]).category, **arguments)
+        for seam in hooks.active.after_handler:
+            seam(seen)
+    return heard
 
 
 @contextmanager
@@ -145,7 +180,7 @@ def _savepoint(engine: Engine) -> Iterator[None]:
     must find no transaction open but the test case's own.
     """
     connection = engine.connection
-    sid = connection.savepoint()
+    sid = str(connection.savepoint())
     try:
         yield
     except BaseException:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from hybridcloud import hooks
 from hybridcloud.outbox import handling
 from hybridcloud.outbox.batch import Batch
-from hybridcloud.outbox.category import Delivery, is_retired
+from hybridcloud.outbox.category import Delivery
 from hybridcloud.outbox.claimed import Shard, shards_of
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
     DATE_ADDED,
     FLAGGED,
+    HEADERS,
     ID,
     OBJECT,
     PAYLOAD,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hybridcloud.outbox.claim import Leases
+    from hybridcloud.outbox.handling import Route
     from hybridcloud.outbox.models import OutboxBase
     from hybridcloud.outbox.switches import Switches
 
@@ -95,7 +97,10 @@ class Pass:
         self.synchronous = synchronous
         self.raise_failures = raise_failures
         self.heed_backoff = heed_backoff
+        self.in_testcase = engine.in_testcase
+        self.signal = handling.signal_of(engine)
         self.batch = Batch(engine, leases, synchronous=synchronous)
+        self._routes: dict[int, Route] = {}
         self.freed: list[Freed] = []
         self.moved = 0
         self.newest_read = 0
@@ -171,6 +176,13 @@ class Pass:
             shards[position - 1].failures = Failures([row[1:] for row in rows_of_shard])
         return shards
 
+    def route(self, category: int) -> Route:
+        """Return what the running code knows of a category, looked up once a pass."""
+        route = self._routes.get(category)
+        if route is None:
+            route = self._routes[category] = handling.route_of(self.engine, category)
+        return route
+
     def _drain(self, shard: Shard) -> None:
         failures = shard.failures
         if not self.leases.suspect and failures.crash_is_due(heed=self.heed_backoff):
@@ -189,7 +201,8 @@ class Pass:
             if not self.leases.owns(shard.key):
                 self.batch.drop(shard.key)
                 return
-            if self._set_aside(shard, group, stopped):
+            is_free = self.route(group.newest[CATEGORY]).is_open and not (shard.touched or stopped)
+            if not is_free and self._set_aside(shard, group, stopped):
                 continue
             if not self._handle(shard, group):
                 return
@@ -199,10 +212,11 @@ class Pass:
         """Deal with a group that no handler may see now; say whether it was such a one."""
         message = group.newest
         category = message[CATEGORY]
-        if is_retired(category):
+        route = self.route(category)
+        if route.is_retired:
             self.batch.drop_retired(category, self.captured(shard, group))
             return True
-        if not handling.has_receiver(self.engine, category):
+        if not route.is_open:
             self._park(shard, group, "unknown")
             return True
         key = (category, message[OBJECT])
@@ -224,7 +238,7 @@ class Pass:
         if older:
             self.take(shard, group, older, calls=0)
         if not shard.policy.coalesce:
-            shard.held.add((group.newest[CATEGORY], group.newest[OBJECT]))
+            shard.hold(group.newest[CATEGORY], group.newest[OBJECT])
 
     def captured(self, shard: Shard, group: Group) -> list[int]:
         """Return the ids that go with the group: those read, and older parked ones of its object."""
@@ -242,8 +256,7 @@ class Pass:
     def _handle(self, shard: Shard, group: Group) -> bool:
         """Call the handler and settle the outcome; say whether the shard goes on."""
         message = group.newest
-        error = handling.too_deep(message)
-        if error is not None:
+        if message[HEADERS] is not None and (error := handling.too_deep(message)) is not None:
             self.batch.flush()
             return record_failure(self, shard, group, error, dead=True)
         if self.leases.suspect and not self.leases.mark(shard.key, message[ID]):
@@ -254,7 +267,7 @@ class Pass:
         return self._attempt(shard, group)
 
     def _attempt(self, shard: Shard, group: Group) -> bool:
-        captured = self.captured(shard, group)
+        captured = self.captured(shard, group) if shard.parked else group.ids
         try:
             if shard.policy.atomic:
                 if not handling.in_transaction(self, shard, group, captured):
@@ -303,16 +316,17 @@ class Pass:
 
     def _succeeded(self, shard: Shard, group: Group, captured: list[int]) -> None:
         policy, message = shard.policy, group.newest
-        what = (message[CATEGORY], message[OBJECT], message[ID])
-        settled = shard.failures.settled_by(*what, coalesce=policy.coalesce)
-        if settled:
-            self.batch.forget(settled)
-            self.freed_by(shard, *what)
+        if shard.touched:
+            what = (message[CATEGORY], message[OBJECT], message[ID])
+            settled = shard.failures.settled_by(*what, coalesce=policy.coalesce)
+            if settled:
+                self.batch.forget(settled)
+                self.freed_by(shard, *what)
         if policy.atomic:
             self.batch.count(message[CATEGORY], len(captured), group.age, calls=1)
             return
         self.take(shard, group, captured, calls=1)
-        if self.leases.suspect or self.batch.is_full(policy.ack):
+        if self.batch.is_full(policy.ack) or self.leases.suspect:
             self.batch.flush(clear_mark=self._marked(shard))
 
     def _marked(self, shard: Shard) -> Key | None:
