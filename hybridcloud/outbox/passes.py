@@ -35,6 +35,7 @@ from hybridcloud.outbox.parked import Freed, bring_back_freed
 from hybridcloud.outbox.recorded import Failures
 from hybridcloud.outbox.signals import RetryLater
 from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
+from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,6 +185,8 @@ class Pass:
         return route
 
     def _drain(self, shard: Shard) -> None:
+        if shard.cell is not None and cell_is_broken(shard.cell):
+            return  # its breaker opened during the pass: that is no attempt of this shard's
         failures = shard.failures
         if not self.leases.suspect and failures.crash_is_due(heed=self.heed_backoff):
             return  # rule 8: a group that crashed its worker is tried alone, by another claim

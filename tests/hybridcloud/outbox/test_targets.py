@@ -135,3 +135,28 @@ def test_a_failing_cell_does_not_hold_up_the_others() -> None:
     finally:
         process_control_outbox.disconnect(receive, sender=Kind.PLAIN)
     assert left() == ["eu"]
+
+
+def test_shards_of_a_cell_whose_breaker_opens_during_the_pass_count_no_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hybridcloud.outbox import passes
+    from hybridcloud.outbox.shards import ControlFailure
+
+    down: list[int] = []
+    monkeypatch.setattr(passes, "cell_is_broken", lambda _: bool(down))
+    for shard in range(5):
+        send("eu", shard=shard, obj=shard)
+
+    def receive(*, object_identifier: int, **_: Any) -> None:
+        down.append(object_identifier)
+        raise ConnectionError
+
+    process_control_outbox.connect(receive, sender=Kind.PLAIN, weak=False)
+    try:
+        drain()
+    finally:
+        process_control_outbox.disconnect(receive, sender=Kind.PLAIN)
+    assert len(down) == 1
+    assert ControlFailure.objects.using(CONTROL).count() == 1
+    assert len(left()) == 5
