@@ -11,6 +11,8 @@ from hybridcloud.errors import IdentifierError
 from hybridcloud.outbox.declared import full_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hybridcloud.outbox.category import OutboxScope
 
 
@@ -46,8 +48,19 @@ def infer_identifiers(
                 f"No shard identifier for a message of {full_name(scope)}: neither a model nor "
                 f"shard_identifier= was given. Give one of them."
             )
-        shard_identifier = _shard_of(scope, model)
+        shard_identifier = _shard_of(scope, model, shard_path(scope, type(model)))
     return shard_identifier, object_identifier
+
+
+def identifiers_of(
+    scope: OutboxScope, model: type[models.Model]
+) -> Callable[[models.Model], tuple[int, int]]:
+    """Return what tells (shard, object) of instances of one model: `infer_identifiers` for many.
+
+    What it returns raises `IdentifierError` like it.
+    """
+    path = shard_path(scope, model)
+    return lambda instance: (_shard_of(scope, instance, path), _own_id(scope, instance))
 
 
 def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
@@ -94,8 +107,7 @@ def _own_id(scope: OutboxScope, model: models.Model) -> int:
     )
 
 
-def _shard_of(scope: OutboxScope, model: models.Model) -> int:
-    path = shard_path(scope, type(model))
+def _shard_of(scope: OutboxScope, model: models.Model, path: str | None) -> int:
     if path is None:
         raise IdentifierError(
             f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: the scope has "

@@ -128,41 +128,53 @@ def _execute(
         (*row.shard, row.category, row.object_identifier, row.payload, row.headers, row.delay_s)
         for row in rows
     ]
-    width = len(values[0]) if delayed else len(values[0]) - 1
-    single = len(values) == 1
-    # One row as plain values: arrays of one are no faster, and harder to read in a log.
-    params = (
-        values[0][:width] if single else [list(c) for c in list(zip(*values, strict=True))[:width]]
+    columns = list(zip(*values, strict=True))[: None if delayed else -1]
+    names = _columns(outbox, delayed=delayed)
+    # What all rows have in common is sent once; but for the object, which says how many they are.
+    common = frozenset(
+        name
+        for name, column in zip(names, columns, strict=True)
+        if len(rows) == 1 or (name != "object_identifier" and _is_same(column))
     )
+    given = dict(zip(names, columns, strict=True))
+    params = [given[name][0] for name in names if name in common]
+    params += [list(given[name]) for name in names if name not in common]
     with connection.cursor() as cursor:
-        cursor.execute(_statement(outbox, single=single, delayed=delayed), params)
+        cursor.execute(_statement(outbox, common, delayed=delayed), params)
         return [identifier for (identifier,) in cursor.fetchall()]
 
 
+def _is_same(column: Sequence[Any]) -> bool:
+    return column.count(column[0]) == len(column)
+
+
 @cache
-def _statement(outbox: type[OutboxBase], *, single: bool, delayed: bool) -> str:
-    tables = outbox.tables()
+def _columns(outbox: type[OutboxBase], *, delayed: bool) -> dict[str, str]:
     columns = {column: _TYPES[column] for column in outbox.sharding_columns} | _REST
-    names = ", ".join(columns)
-    target, more_names, more_values = tables.outbox, "", ""
-    types = list(columns.values())
+    return columns | {"delay_s": "double precision"} if delayed else columns
+
+
+@cache
+def _statement(outbox: type[OutboxBase], common: frozenset[str], *, delayed: bool) -> str:
+    tables, columns = outbox.tables(), _columns(outbox, delayed=delayed)
+    single = [f"%s::{kind} AS {name}" for name, kind in columns.items() if name in common]
+    arrays = {name: kind for name, kind in columns.items() if name not in common}
+    source = f"SELECT {', '.join([*single, *arrays])}"
+    if arrays:
+        kinds = ", ".join(f"%s::{kind}[]" for kind in arrays.values())
+        source += f" FROM unnest({kinds}) AS a({', '.join(arrays)})"
+    target, names = tables.outbox, ", ".join(_columns(outbox, delayed=False))
+    more_names, more_values = "", ""
     if delayed:
-        types.append("double precision")
         # The database's clock, not the writer's: and not now(), which stands still in here.
         target = tables.parked
         more_names = ", reason, scheduled_from, scheduled_for"
         more_values = (
             ", 'delayed', clock_timestamp(), clock_timestamp() + make_interval(secs => delay_s)"
         )
-    selected = f"{names}{more_values}"
-    given = f"{names}, delay_s" if delayed else names
-    if single:
-        source = f"(VALUES ({', '.join(f'%s::{each}' for each in types)}))"
-    else:
-        source = f"unnest({', '.join(f'%s::{each}[]' for each in types)})"
     return (
         f"INSERT INTO {target} ({names}{more_names}) "  # noqa: S608 - names from the model
-        f"SELECT {selected} FROM {source} AS m({given}) RETURNING id"
+        f"SELECT {names}{more_values} FROM ({source}) AS m RETURNING id"
     )
 
 

@@ -10,7 +10,7 @@ from hybridcloud.causation import current_headers
 from hybridcloud.errors import IdentifierError
 from hybridcloud.outbox.category import validated_scope
 from hybridcloud.outbox.context import is_flushing, write_messages, write_rows
-from hybridcloud.outbox.identifiers import infer_identifiers
+from hybridcloud.outbox.identifiers import identifiers_of
 from hybridcloud.outbox.insert import Row, as_json
 from silos import SiloMode, find_cells_for_orgs, find_cells_for_user
 
@@ -76,9 +76,10 @@ def _default_rows(
     headers = as_json(outbox, "headers", current_headers())
     payload_is_default = uses_default(model, "payload_for_update")
     targets = _Targets(model, deleted=deleted) if outbox.silo_mode is SiloMode.CONTROL else None
+    identify = identifiers_of(scope, model)
     rows: list[Row] = []
     for instance in instances:
-        shard, about = infer_identifiers(scope, instance)
+        shard, about = identify(instance)
         payload = None
         if not payload_is_default:
             payload = as_json(outbox, "payload", instance.payload_for_update())

@@ -115,8 +115,12 @@ class _Together:
         connection = connections[self.queryset.db]
         # What is buffered is older, so it must have lower ids.
         write_buffered(connection)
-        with connection.execute_wrapper(self._rewrite):
+        # By name: `connection.execute_wrapper` takes away the last one, whosesoever it is.
+        connection.execute_wrappers.append(self._rewrite)
+        try:
             count = plain(self.queryset, **fields)
+        finally:
+            connection.execute_wrappers.remove(self._rewrite)
         written = [
             WrittenRow(identifier, (self.scope.value, shard), category.value, about)
             for identifier, shard, about in self.rows
