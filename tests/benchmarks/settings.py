@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 DATABASES = base.databases("control", "cell_us")
-INSTALLED_APPS = ["silos", "hybridcloud", "tests.benchmarks.subjects"]
+INSTALLED_APPS = ["silos", "hybridcloud", "receivers", "tests.benchmarks.subjects"]
 ROOT_URLCONF = "hybridcloud.rpc.urls"
 HYBRIDCLOUD = {
-    "SILO_MODE": "MONOLITH",
+    "SILO_MODE": os.environ.get("BENCH_SILO_MODE", "MONOLITH"),
     "CELLS": [{"name": "us", "address": "http://127.0.0.1:8001"}],
-    "CONTROL_ADDRESS": "http://127.0.0.1:8000",
+    "CONTROL_ADDRESS": os.environ.get("BENCH_CONTROL_ADDRESS", "http://127.0.0.1:8000"),
     "RPC_SECRETS": ["an example: benchmarks sign too"],
     "DATABASES": {"control": "control", "cells": {"us": "cell_us"}},
     "REDIS_URL": REDIS_URL,

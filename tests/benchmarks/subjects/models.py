@@ -1,14 +1,14 @@
-"""What the benchmarks write: the outbox of the per-message algorithm; without it there is nothing to compare with."""
+"""What the benchmarks write: one document with an outbox and one without; and the outbox of the per-message algorithm."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from django.db import models
 from django.db.models.functions import Now
 
-from hybridcloud.outbox import ReplicatedCellModel
+from hybridcloud.outbox import CellOutboxProducingManager, ReplicatedCellModel
 from silos import cell_silo_model
 from tests.benchmarks.subjects.categories import Category
 
@@ -80,3 +80,41 @@ class WalkedWithPayload(ReplicatedCellModel):
 
     def handle_async_replication(self, shard_identifier: int) -> None:
         """Do nothing: the walk is measured, not the delivery."""
+
+
+class DocumentColumns(models.Model):
+    """What both documents consist of."""
+
+    organization_id = models.BigIntegerField(db_index=True)
+    name = models.CharField(max_length=100)
+    body = models.TextField(default="")
+
+    class Meta:
+        abstract = True
+
+
+@cell_silo_model
+class Plain(DocumentColumns):
+    """A document that nobody else hears of."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@cell_silo_model
+class Document(ReplicatedCellModel, DocumentColumns):
+    """A document whose changes are replicated."""
+
+    category = Category.DOCUMENT
+
+    objects: ClassVar[CellOutboxProducingManager[Self]] = CellOutboxProducingManager()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def handle_async_replication(self, shard_identifier: int) -> None:
+        """Do nothing: what is measured is the way here."""
+
+    @classmethod
+    def handle_async_deletion(cls, identifier: int, shard_identifier: int, payload: object) -> None:
+        """Do nothing."""

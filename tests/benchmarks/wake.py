@@ -1,0 +1,152 @@
+"""How long a committed message waits for its handler: without it nobody would know what a kick is worth, and what it costs.
+
+The worker is a real Celery worker with the queue of one cell, the kick the one
+that every writer sends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+from django.conf import settings
+from django.db import transaction
+from django.test import override_settings
+
+from hybridcloud import hooks
+from hybridcloud.outbox import outbox_context
+from silos import SiloMode, assume_silo
+from tests.benchmarks import celery_app, world
+from tests.benchmarks.celery_app import READY, STARTED
+from tests.benchmarks.engines import OURS
+from tests.benchmarks.environments import ROOT
+from tests.benchmarks.measure import Measured, Results, alternate
+from tests.benchmarks.report import tell
+from tests.benchmarks.subjects.categories import Category
+from tests.benchmarks.workers import Child
+from tests.benchmarks.world import US
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_QUEUE: Final = "hybridcloud.cell.us"
+_WRITERS: Final = 2
+_PAUSE: Final = 0.12
+"""Longer than a kick is held back, so that each message is the first of its kick."""
+
+
+class _Committed(hooks.Hooks):
+    """Notes when the newest commit was: after it, and before its kick."""
+
+    at = 0.0
+
+    def saved(self, fact: hooks.Saved) -> None:
+        self.at = time.time()
+
+
+@contextmanager
+def _worker(client: redis.Redis) -> Iterator[None]:
+    client.delete(READY, STARTED, _QUEUE)
+    command = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "tests.benchmarks.celery_app"]
+    command += ["worker", "--pool", "solo", "-Q", _QUEUE, "--loglevel", "ERROR"]
+    command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    process = subprocess.Popen(command, cwd=ROOT, env=dict(world.environment()))
+    try:
+        if client.blpop([READY], timeout=60) is None:
+            raise RuntimeError("The Celery worker did not start within 60 s.")
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _write(number: int) -> None:
+    with outbox_context(transaction.atomic(using=US)):
+        Category.DRAINED.as_cell_outbox(shard_identifier=1, object_identifier=number).save(using=US)
+
+
+def _latencies(client: redis.Redis, samples: int) -> list[float]:
+    """Return milliseconds from commit to the start of the handler."""
+    kick = {**settings.HYBRIDCLOUD, "FLUSH": "kick"}
+    found = []
+    with (
+        override_settings(HYBRIDCLOUD=kick),
+        assume_silo(SiloMode.CELL, cell="us"),
+        hooks.installed(_Committed()) as committed,
+    ):
+        for number in range(samples + 5):
+            time.sleep(_PAUSE)
+            _write(number)
+            heard: Any = client.blpop([STARTED], timeout=30)
+            if heard is None:
+                raise RuntimeError("No handler started within 30 s of a kick.")
+            found.append((json.loads(heard[1]) - committed.at) * 1000)
+    # The first few opened connections.
+    return found[5:]
+
+
+def _commits(children: list[Child], *, mode: str, seconds: float) -> float:
+    world.empty(*OURS)
+    for child in children:
+        child.say(json.dumps({"mode": mode, "seconds": seconds}))
+    return sum(float(child.hear()) for child in children)
+
+
+def measure(*, runs: int, quick: bool) -> Results:
+    """Measure the way from commit to handler, and what kicks cost writers."""
+    results = Results("wake", runs)
+    # Kicks go by the app that is current in the process.
+    celery_app.app.set_current()
+    client = redis.Redis.from_url(os.environ["REDIS_URL"], socket_timeout=90)
+    samples, seconds = (30, 1.0) if quick else (100, 3.0)
+    world.empty(*OURS)
+    with _worker(client):
+        each = [_latencies(client, samples) for _ in range(runs)]
+        tell("writers with a worker that drains what they write")
+        _measure_writers(results, "with a worker", runs=runs, seconds=seconds)
+    client.delete(_QUEUE)
+    _measure_writers(results, "writers alone", runs=runs, seconds=seconds)
+    client.delete(_QUEUE)
+    for name, share in (("p50", 0.5), ("p95", 0.95)):
+        values = tuple(sorted(run)[int(len(run) * share)] for run in each)
+        results.add(f"commit to handler/{name}", Measured(values), "ms", count=samples)
+    results.compare(
+        "p50", "ms from commit to handler with kick, median", results.median("commit to handler/p50"), most=10
+    )
+    results.compare("p95", "the same, 95th percentile", results.median("commit to handler/p95"))
+    for name, least in (("writers alone", 0.8), ("with a worker", None)):
+        value = results.median(f"{name}/kick") / results.median(f"{name}/cron")
+        results.compare(f"{name}/kick", f"{name}: commits with kick over without", value, least=least)
+    results.notes.append(
+        "With a worker: it shares the cores with the writers, and drains only where it is kicked."
+    )
+    return results
+
+
+def _measure_writers(results: Results, name: str, *, runs: int, seconds: float) -> None:
+    children = [Child("writer", threads=4) for _ in range(_WRITERS)]
+    try:
+        for child in children:
+            child.hear()
+        candidates = {
+            mode: partial(_commits, children, mode=mode, seconds=seconds)
+            for mode in ("kick", "cron")
+        }
+        for mode, measured in alternate(
+            candidates, runs=runs, tell=lambda what: tell(f"{name}: {what}")
+        ).items():
+            results.add(f"{name}/{mode}", measured, "commits/s")
+    finally:
+        for child in children:
+            child.end()
