@@ -191,14 +191,8 @@ class Pass:
         if not self.leases.suspect and failures.crash_is_due(heed=self.heed_backoff):
             return  # rule 8: a group that crashed its worker is tried alone, by another claim
         groups = shard.groups()
-        if self.leases.suspect and self.leases.handling is not None:
-            for group in groups:
-                if self.leases.handling in group.ids:
-                    if not record_crash(self, shard, group):
-                        return
-                    groups.remove(group)
-                    break
-            self.leases.handling = None
+        if not self._settle_crash(shard, groups):
+            return
         stopped = self.switches.stopped_categories(shard.scope_number, shard.identifier, shard.cell)
         for group in groups:
             if not self.leases.owns(shard.key):
@@ -210,6 +204,16 @@ class Pass:
             if not self._handle(shard, group):
                 return
         self.batch.forget(failures.of_the_shard())
+
+    def _settle_crash(self, shard: Shard, groups: list[Group]) -> bool:
+        """Count what was running when the last drainer vanished (rule 8); say whether the shard goes on."""
+        handling_then = self.leases.handling if self.leases.suspect else None
+        self.leases.handling = None
+        for group in groups:
+            if handling_then in group.ids:
+                groups.remove(group)
+                return record_crash(self, shard, group)
+        return True
 
     def _set_aside(self, shard: Shard, group: Group, stopped: frozenset[int]) -> bool:
         """Deal with a group that no handler may see now; say whether it was such a one."""
