@@ -34,6 +34,7 @@ CASCADE_TICK: Final = 15.0
 # By name: the layer above is not imported.
 _CASCADE: Final = "hybridcloud.tombstones.schedule_hybrid_cloud_foreign_key_jobs"
 _KICK_TTL: Final = 5
+_KICK_SHARDS: Final = 32
 _EXPIRES: Final = 10
 
 
@@ -252,5 +253,8 @@ def send_kick(outbox: type[OutboxBase], alias: str) -> None:
         return
     task = drain_outbox_shards_control if mode is SiloMode.CONTROL else drain_outbox_shards
     task.apply_async(
-        kwargs={"outbox_name": outbox._meta.label, "cell": cell}, queue=queue, retry=False
+        # Few shards at once: the others of a burst are for the kicks that follow, and other threads.
+        kwargs={"outbox_name": outbox._meta.label, "cell": cell, "most": _KICK_SHARDS},
+        queue=queue,
+        retry=False,
     )
