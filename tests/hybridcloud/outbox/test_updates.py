@@ -116,6 +116,16 @@ class TestOneStatement:
         assert rows.update() == 0
         assert rows.update(role="X") == 1
 
+    def test_no_wrapper_is_left_on_the_connection(self, org: Organization) -> None:
+        new_member(org)
+        before = list(connections[US].execute_wrappers)
+        OrganizationMember.objects.filter(pk__in=[]).update(user_id=5)
+        OrganizationMember.objects.update(user_id=5)
+        with pytest.raises(FieldError):
+            OrganizationMember.objects.update(role=F("nothing"))
+        assert [each for each in connections[US].execute_wrappers if "rewrite" in repr(each)] == []
+        assert before[0] is connections[US].execute_wrappers[0]
+
     def test_the_result_cache_is_dropped(self, org: Organization) -> None:
         new_member(org)
         rows = OrganizationMember.objects.all()
