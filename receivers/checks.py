@@ -74,8 +74,8 @@ def check_every_category_is_heard(**_: Any) -> list[CheckMessage]:
 def receivers_of(signal: Signal, category: OutboxCategory) -> Iterator[Callable[..., Any]]:
     """Yield what is connected for a category, without what hears every category."""
     # Django's own look-up; it has no public one that says who listens.
-    live: Any = signal._live_receivers(category)
-    everybody: Any = signal._live_receivers(None)
+    live: Any = signal._live_receivers(category)  # noqa: SLF001
+    everybody: Any = signal._live_receivers(None)  # noqa: SLF001
     yield from (each for each in live[0] if each not in everybody[0])
 
 
