@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,9 @@ class Child:
             self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
-                stream.close()
+                # It may have ended by itself, with our last word unread.
+                with suppress(BrokenPipeError):
+                    stream.close()
 
 
 def _rate(children: list[Child], shape: Shape, *, handler_ms: float) -> float:
