@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+from django.apps import apps
 from django.db import models
 
 from hybridcloud import options
@@ -43,9 +44,14 @@ options.register(
 )
 
 
+def _installed_models() -> list[type[ProducingModel]]:
+    """Return the producing models of installed apps; one of another app registry has no table here."""
+    return [model for model in producing_models() if model._meta.apps is apps]
+
+
 def register_options() -> None:
     """Register the options of every producing model; called once the apps are ready."""
-    for model in producing_models():
+    for model in _installed_models():
         _register(model)
 
 
@@ -91,7 +97,7 @@ def models_of(mode: SiloMode) -> list[type[ProducingModel]]:
     """Return the producing models of the control silo or of cells; of a monolith, all."""
     return [
         model
-        for model in producing_models()
+        for model in _installed_models()
         if mode is SiloMode.MONOLITH or model.silo_mode is mode
     ]
 
@@ -102,10 +108,10 @@ def find_model(name: str) -> type[ProducingModel]:
     Raises:
         LookupError: there is none; the message names those there are.
     """
-    for model in producing_models():
+    for model in _installed_models():
         if name.lower() in (model._meta.label_lower, model._meta.db_table.lower()):
             return model
-    known = ", ".join(sorted(model._meta.label for model in producing_models()))
+    known = ", ".join(sorted(model._meta.label for model in _installed_models()))
     raise LookupError(f"No producing model or table {name!r} in this process. There are: {known}.")
 
 
