@@ -15,10 +15,13 @@ class HybridCloudConfig(AppConfig):
 
     def ready(self) -> None:
         """Run once, when all models are loaded."""
-        from hybridcloud import telemetry  # noqa: PLC0415 - Django app registry
+        from hybridcloud import checks, telemetry  # noqa: PLC0415 - Django app registry
         from hybridcloud.backfill import tasks as backfill  # noqa: PLC0415 - Django app registry
         from hybridcloud.conf import settings  # noqa: PLC0415 - Django app registry
-        from hybridcloud.outbox import tasks  # noqa: PLC0415 - Django app registry
+        from hybridcloud.outbox import (  # noqa: PLC0415 - Django app registry
+            tasks,
+            trigger_checks,
+        )
         from hybridcloud.outbox.kick import kicker  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.registration import (  # noqa: PLC0415 - Django app registry
             freeze_connected_models,
@@ -31,5 +34,7 @@ class HybridCloudConfig(AppConfig):
         freeze_connected_models()
         kicker.fill(tasks.send_kick)
         backfill.connect()
+        trigger_checks.connect(self)
         breaker.fill_slot()
         telemetry.install()
+        checks.register_all()

@@ -12,6 +12,7 @@ from django.db import models
 from django.db.models.signals import pre_delete
 
 from hybridcloud.outbox.production import produce
+from hybridcloud.outbox.triggered import is_triggered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,8 @@ def uncovered_relations(
 
     For checks: each with the reason.
     """
+    if is_triggered(model):
+        return
     for field in _relations(model):
         on_delete: Any = field.remote_field.on_delete
         if on_delete in _COVERED or _is_set(on_delete):

@@ -9,7 +9,7 @@ Put the mixin first among the bases, so that its managers and methods win.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from django.apps import apps
 from django.db import models, router, transaction
@@ -20,6 +20,7 @@ from hybridcloud.outbox.context import joined_context, outbox_context
 from hybridcloud.outbox.managers import ProducingManager
 from hybridcloud.outbox.production import cells_of_owner, default_hook, produce, uses_default
 from hybridcloud.outbox.registration import register, root_of
+from hybridcloud.outbox.triggered import is_triggered, triggered
 from silos import SiloMode
 from silos.cells import all_cells
 
@@ -40,6 +41,8 @@ class ProducingModel(models.Model):
         outbox_type: a second outbox table for the model's messages; None: the first of the settings.
         shard_key: path to the shard identifier where it is not the scope's
             ``shard_key``, such as ``"auth_provider.organization_id"``.
+        outbox_via: ``"trigger"`` has triggers write the messages, so that raw SQL cannot bypass them.
+        trigger_payload: with triggers, the columns (``organization_id``) that make up the payload.
     """
 
     default_flush: ClassVar[bool | None] = None
@@ -49,6 +52,8 @@ class ProducingModel(models.Model):
     category: ClassVar[OutboxCategory]
     silo_mode: ClassVar[SiloMode]
     is_replicated: ClassVar[bool] = False
+    outbox_via: ClassVar[Literal["mixin", "trigger"]] = "mixin"
+    trigger_payload: ClassVar[tuple[str, ...]] = ()
 
     objects: ClassVar[ProducingManager[Self]] = ProducingManager()
     # Unfiltered, whatever `objects` becomes: Django's cascades and related managers go through it.
@@ -101,6 +106,13 @@ class ProducingModel(models.Model):
         """
         using = using or router.db_for_write(type(self), instance=self)
         flush = self.default_flush if flush is None else flush
+        if is_triggered(type(self)):
+            with (
+                transaction.atomic(using=using, savepoint=False),
+                triggered(type(self), using=using, flush=flush),
+            ):
+                yield
+            return
         with outbox_context(transaction.atomic(using=using, savepoint=False), flush):
             if outbox_before_super:
                 produce(type(self), [self], using=using, flush=flush)
@@ -120,6 +132,11 @@ class ProducingModel(models.Model):
         using = using or router.db_for_write(type(self), instance=self)
         if len(args) <= 2:
             kwargs["using"] = using
+        if is_triggered(type(self)):
+            # No transaction: the trigger is part of the statement.
+            with triggered(type(self), using=using):
+                super().save(*args, **kwargs)
+            return
         with self.prepare_outboxes(outbox_before_super=False, using=using):
             super().save(*args, **kwargs)
 
@@ -132,6 +149,9 @@ class ProducingModel(models.Model):
         if self.pk is None:
             return super().delete(using, keep_parents)
         using = using or router.db_for_write(type(self), instance=self)
+        if is_triggered(type(self)):
+            with triggered(type(self), using=using):
+                return super().delete(using, keep_parents)
         with joined_context(using, flush=self.default_flush):
             if keep_parents and type(self)._meta.concrete_model is not root_of(type(self)):
                 # The root's row stays, so nothing tells of its deletion; but it has changed.

@@ -10,6 +10,7 @@ from django.db.models import Q
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.context import joined_context
 from hybridcloud.outbox.production import produce
+from hybridcloud.outbox.triggered import is_triggered, triggered
 from hybridcloud.outbox.updates import update
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete all rows, with what hangs on them, and write the messages about them."""
         self._for_write = True
+        if is_triggered(self.model):
+            with triggered(self._producer, using=self.db):
+                return super().delete()
         with joined_context(self.db, flush=self._producer.default_flush):
             return super().delete()
 
@@ -67,6 +71,17 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
                 from a sequence.
         """
         created = list(objs)
+        if is_triggered(self.model):
+            # The database knows which rows there are now, whatever the conflicts.
+            with triggered(self._producer, using=self._written_db):
+                return super().bulk_create(
+                    created,
+                    batch_size,
+                    ignore_conflicts,
+                    update_conflicts,
+                    update_fields,
+                    unique_fields,
+                )
         if ignore_conflicts:
             raise OutboxError(
                 f"bulk_create(ignore_conflicts=True) of {self.model._meta.label}: PostgreSQL does "

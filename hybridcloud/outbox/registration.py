@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.category import OutboxCategory, connected_models
 from hybridcloud.outbox.deletions import listen_to_deletions, update_through_managers
+from hybridcloud.outbox.production import uses_default
+from hybridcloud.outbox.triggered import columns_payload, is_triggered
 from silos import SiloMode
 from silos.limits import limit_name, silo_of
 
@@ -43,7 +45,11 @@ def register(model: type[ProducingModel]) -> None:
     root = root_of(model)
     update_through_managers(model)
     concrete: Any = model._meta.concrete_model
-    if model is root or concrete is root:
+    if is_triggered(model):
+        if model.trigger_payload and uses_default(model, "payload_for_update"):
+            # A backfill writes by itself, and must say the same as the triggers.
+            model.payload_for_update = columns_payload  # type: ignore[assignment, method-assign]
+    elif model is root or concrete is root:
         # A multi-table child's deletion is its root's as well: one message.
         listen_to_deletions(model)
     if model is root:

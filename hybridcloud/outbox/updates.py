@@ -20,6 +20,7 @@ from hybridcloud.outbox.context import is_flushing, joined_context, write_buffer
 from hybridcloud.outbox.identifiers import shard_field, shard_path
 from hybridcloud.outbox.insert import as_json
 from hybridcloud.outbox.production import messages_moved, produce, uses_default
+from hybridcloud.outbox.triggered import is_triggered, triggered
 from hybridcloud.outbox.written import Batch, WrittenRow, announce
 from silos import SiloMode
 
@@ -50,6 +51,9 @@ def update(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, An
     """
     model: type[ProducingModel] = queryset.model
     _refuse_primary_key(model, fields)
+    if is_triggered(model):
+        with triggered(model, using=queryset.db):
+            return plain(queryset, **fields)
     scope = scope_for_sql(model)
     if scope is not None and not _moves(model, scope, fields):
         return _Together(queryset, scope).run(plain, fields)

@@ -16,7 +16,7 @@ from django.db import DatabaseError
 from hybridcloud import hooks
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox import flush
+from hybridcloud.outbox import flush, kick
 from silos.guard import is_testcase_transaction
 
 if TYPE_CHECKING:
@@ -66,11 +66,13 @@ class Batch(NamedTuple):
         outbox: the outbox model.
         counts: messages by category, delayed ones too.
         flushed: those that are to be flushed after the commit.
+        unseen: whether triggers wrote messages, whose ids nobody knows.
     """
 
     outbox: type[OutboxBase]
     counts: Counter[int]
     flushed: Sequence[WrittenRow]
+    unseen: bool = False
 
 
 class _Commit:
@@ -118,6 +120,8 @@ class _Coordinator:
             rows = tuple(sorted(row for batch in own for row in batch.flushed))
             if rows:
                 _flush(Written(outbox, self.commit.alias, rows))
+            if any(batch.unseen for batch in own) and settings().flush != "cron":
+                kick.kick(outbox, self.commit.alias)
 
 
 def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
@@ -166,7 +170,8 @@ def _tell(outbox: type[OutboxBase], batches: Sequence[Batch]) -> None:
         counts: Counter[int] = Counter()
         for batch in batches:
             counts.update(batch.counts)
-        hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(counts)))
+        if counts:
+            hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(counts)))
 
 
 def _flush(written: Written) -> None:

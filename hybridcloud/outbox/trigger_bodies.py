@@ -1,0 +1,183 @@
+"""Words the triggers of a model: without it nothing would say what the database must write, and for which models.
+
+Names carry a version, a hash of the bodies, so that what is installed can be
+compared with the models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from django.db import models
+
+from hybridcloud.errors import ConfigurationError
+from hybridcloud.outbox.identifiers import shard_field
+from hybridcloud.outbox.production import uses_default
+from hybridcloud.outbox.registration import root_of
+from hybridcloud.outbox.triggered import HEADERS_SETTING, columns_payload
+from silos import SiloMode
+
+if TYPE_CHECKING:
+    from hybridcloud.outbox.mixins import ProducingModel
+
+PREFIX: Final = "hybridcloud_outbox_"
+TRUNCATE_SETTING: Final = "hybridcloud.truncate"
+# Such values are the same JSON, whether PostgreSQL writes it or Python.
+_PLAIN: Final = (
+    models.BooleanField,
+    models.CharField,
+    models.FloatField,
+    models.IntegerField,
+    models.JSONField,
+    models.TextField,
+)
+REFERENCING: Final = {
+    "insert": "REFERENCING NEW TABLE AS hc_new",
+    "update": "REFERENCING OLD TABLE AS hc_old NEW TABLE AS hc_new",
+    "delete": "REFERENCING OLD TABLE AS hc_old",
+    "truncate": "",
+}
+
+
+class Trigger(NamedTuple):
+    """One trigger of a model.
+
+    Attributes:
+        event: ``insert``, ``update``, ``delete`` or ``truncate``.
+        name: its name, and its function's.
+        body: the source of its function.
+    """
+
+    event: str
+    name: str
+    body: str
+
+
+def problem_of(  # noqa: PLR0911 - one answer for each reason
+    model: type[ProducingModel],
+) -> str | None:
+    """Say why triggers cannot write a model's messages; None: they can."""
+    if model.silo_mode is not SiloMode.CELL:
+        return "it lives in control, and which cells must hear of a row is told by Python"
+    if not model.has_default_messages():
+        return "it makes its messages itself"
+    hook: Any = model.payload_for_update
+    if not uses_default(model, "payload_for_update") and hook is not columns_payload:
+        return "payload_for_update() is Python; name columns in trigger_payload instead"
+    concrete: Any = model._meta.concrete_model
+    root: Any = root_of(model)
+    if concrete._meta.parents or root._meta.concrete_model is not concrete:
+        return "its rows are in several tables (multi-table inheritance)"
+    if not _is(concrete._meta.pk, models.IntegerField):
+        return "its primary key is no integer"
+    shard: Any = shard_field(model.category.get_scope(), model)
+    if shard is None or shard.null or not _is(shard, models.IntegerField):
+        return "its shard key is no integer column of its own that is NOT NULL"
+    own = {field.attname: field for field in concrete._meta.concrete_fields}
+    for name in model.trigger_payload:
+        if name not in own or not any(_is(own[name], kind) for kind in _PLAIN):
+            return f"{name!r} in trigger_payload is no column of numbers, text, truth or JSON"
+    return None
+
+
+def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
+    """Return the triggers that a model's table needs.
+
+    Raises:
+        ConfigurationError: triggers cannot write its messages.
+    """
+    problem = problem_of(model)
+    if problem is not None:
+        raise ConfigurationError(
+            f"No triggers for {model._meta.label}: {problem}. Change that, or leave outbox_via out."
+        )
+    bodies = _bodies(model)
+    text = "\n".join((model._meta.db_table, *bodies.values(), *REFERENCING.values()))
+    version = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return tuple(
+        Trigger(event, f"{PREFIX}{event}_{version}", f"\n-- version {version}{body}")
+        for event, body in bodies.items()
+    )
+
+
+def _bodies(model: type[ProducingModel]) -> dict[str, str]:
+    concrete: Any = model._meta.concrete_model
+    category = model.category
+    scope = category.get_scope()
+    shard: Any = shard_field(scope, model)
+    key, shard_column = _quoted(concrete._meta.pk.column), _quoted(shard.column)
+    target = model.outbox_model().tables().outbox
+
+    def body(source: str) -> str:
+        return f"""
+BEGIN
+  INSERT INTO {target}
+    (shard_scope, shard_identifier, category, object_identifier, payload, headers)
+  SELECT {scope.value}, m.shard, {category.value}, m.object, m.payload,
+    NULLIF(current_setting('{HEADERS_SETTING}', true), '')::jsonb
+  FROM ({source}) AS m
+  ORDER BY m.object, m.rank;
+  RETURN NULL;
+END
+"""  # noqa: S608 - names and numbers from the model
+
+    def rows(table: str, alias: str) -> str:
+        return (
+            f"SELECT {alias}.{shard_column} AS shard, {alias}.{key} AS object, "  # noqa: S608
+            f"{_payload(model, alias)} AS payload, 1 AS rank FROM {table} AS {alias}"
+        )
+
+    columns = [_quoted(f.column) for f in concrete._meta.concrete_fields if not f.generated]
+    before, after = (", ".join(f"{alias}.{name}" for name in columns) for alias in "on")
+    # Byte by byte: some types know no equality, and to others unequal values are equal.
+    changed = f"ROW({before})::record *<> ROW({after})::record"
+    joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"
+    gone = f"n.{key} IS NULL"
+    now = (
+        f"SELECT n.{shard_column} AS shard, n.{key} AS object, {_payload(model, 'n')} AS payload, "  # noqa: S608
+        f"1 AS rank FROM {joined} WHERE n.{key} IS NOT NULL AND (o.{key} IS NULL OR {changed})"
+    )
+    # The shard that a row left hears what is to be said now; a primary key that went, the last of it.
+    left = (
+        f"SELECT o.{shard_column}, o.{key}, CASE WHEN {gone} THEN {_payload(model, 'o')} "  # noqa: S608
+        f"ELSE {_payload(model, 'n')} END, 0 FROM {joined} "
+        f"WHERE o.{key} IS NOT NULL AND ({gone} OR o.{shard_column} <> n.{shard_column})"
+    )
+    return {
+        "insert": body(rows("hc_new", "n")),
+        "update": body(f"{now} UNION ALL {left}"),
+        "delete": body(rows("hc_old", "o")),
+        "truncate": _REFUSE_TRUNCATE,
+    }
+
+
+_REFUSE_TRUNCATE: Final = f"""
+BEGIN
+  IF current_setting('{TRUNCATE_SETTING}', true) = 'allowed' THEN
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION 'TRUNCATE of %: its rows would go without messages', TG_RELID::regclass
+    USING HINT = 'DELETE the rows, or SET {TRUNCATE_SETTING} = allowed if no copy matters.';
+END
+"""
+
+
+def _payload(model: type[ProducingModel], alias: str) -> str:
+    concrete: Any = model._meta.concrete_model
+    own = {field.attname: field.column for field in concrete._meta.concrete_fields}
+    if not model.trigger_payload:
+        return "NULL::jsonb"
+    pairs = (f"'{name}', {alias}.{_quoted(own[name])}" for name in model.trigger_payload)
+    return f"jsonb_build_object({', '.join(pairs)})"
+
+
+def _is(field: Any, kind: type[models.Field[Any, Any]]) -> bool:
+    while isinstance(field, models.ForeignKey):
+        field = field.target_field
+    return isinstance(field, kind)
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'

@@ -1,0 +1,73 @@
+"""Compares triggers with models: without it a model could change, and its old triggers go on unseen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core import checks
+from django.db.models.signals import post_migrate
+
+from hybridcloud.outbox.registration import producing_models
+from hybridcloud.outbox.trigger_bodies import problem_of
+from hybridcloud.outbox.triggered import is_triggered
+from hybridcloud.outbox.triggers import differences, install, triggered_models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django.apps import AppConfig
+
+
+def connect(app: AppConfig) -> None:
+    """Install triggers after each ``migrate``, and register the checks; called once apps are ready."""
+    post_migrate.connect(_after_migrate, sender=app, dispatch_uid="hybridcloud.outbox.triggers")
+    checks.register(check_models, "hybridcloud")
+    checks.register(check_triggers, "hybridcloud", checks.Tags.database)
+
+
+def check_models(
+    app_configs: Iterable[AppConfig] | None,
+    **_: Any,
+) -> list[checks.CheckMessage]:
+    """Return an error for each model in trigger mode whose messages a trigger cannot write."""
+    del app_configs
+    found: list[checks.CheckMessage] = []
+    for model in producing_models():
+        problem = problem_of(model) if is_triggered(model) else None
+        if problem is not None:
+            found.append(
+                checks.Error(
+                    f"Triggers cannot write its messages: {problem}.",
+                    hint="Change that, or leave outbox_via out: the mixin then writes them.",
+                    obj=model,
+                    id="hybridcloud.E045",
+                )
+            )
+    return found
+
+
+def check_triggers(
+    app_configs: Iterable[AppConfig] | None, *, databases: Iterable[str] | None = None, **_: Any
+) -> list[checks.CheckMessage]:
+    """Return a warning for each model whose triggers are not what it says."""
+    del app_configs
+    found: list[checks.CheckMessage] = []
+    for alias in databases or ():
+        for model in triggered_models(alias):
+            if problem_of(model) is not None:
+                continue
+            wrong = differences(model, alias)
+            if wrong:
+                found.append(
+                    checks.Warning(
+                        f"Outbox triggers on {alias!r} differ from the model: {wrong[0]}.",
+                        hint=f"Run migrate --database {alias}; {len(wrong)} difference(s).",
+                        obj=model,
+                        id="hybridcloud.W044",
+                    )
+                )
+    return found
+
+
+def _after_migrate(*, using: str, **_: Any) -> None:
+    install(using)

@@ -1,0 +1,92 @@
+"""What is left to Python for models whose triggers write: without it their messages would wait for the next beat.
+
+The database writes the messages, so a save is one statement as without them.
+Here a drainer is woken after the commit, and a handler's causation is lent to
+the triggers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import DatabaseError, connections, transaction
+
+from hybridcloud.causation import current_headers
+from hybridcloud.outbox.context import is_flushing, write_buffered
+from hybridcloud.outbox.insert import as_json
+from hybridcloud.outbox.written import Batch, announce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models import Model
+
+    from hybridcloud.outbox.mixins import ProducingModel
+
+HEADERS_SETTING: Final = "hybridcloud.headers"
+
+
+def is_triggered(model: type[Model]) -> bool:
+    """Say whether triggers write the messages of a model's rows."""
+    return getattr(model, "outbox_via", None) == "trigger"
+
+
+def columns_payload(instance: ProducingModel) -> dict[str, Any]:
+    """Return what the triggers make of ``trigger_payload``: for backfills, which write by themselves."""
+    return {name: getattr(instance, name) for name in instance.trigger_payload}
+
+
+@contextmanager
+def triggered(
+    model: type[ProducingModel],
+    *,
+    using: str,
+    flush: bool | None = None,
+) -> Iterator[None]:
+    """Run a change whose messages a trigger writes, and have a drainer woken after the commit.
+
+    The ids of the messages stay in the database, so a sync flush cannot name
+    its own: it is a kick here.
+
+    Args:
+        model: the model.
+        using: the database.
+        flush: whether a drainer is woken; None: as the model, else the context, says.
+    """
+    connection = connections[using]
+    # What is buffered is older, so it must have lower ids.
+    write_buffered(connection)
+    with _lent_headers(connection, model):
+        yield
+    if is_flushing(model.default_flush if flush is None else flush):
+        announce(connection, Batch(model.outbox_model(), Counter(), (), unseen=True))
+
+
+@contextmanager
+def _lent_headers(connection: BaseDatabaseWrapper, model: type[ProducingModel]) -> Iterator[None]:
+    """Let triggers see the causation of the handler or call that runs, for this change only."""
+    headers = as_json(model.outbox_model(), "headers", current_headers())
+    if headers is None:
+        yield
+        return
+    if not connection.in_atomic_block:
+        with transaction.atomic(using=connection.alias), _lent_headers(connection, model):
+            yield
+        return
+    _set(connection, headers)
+    try:
+        yield
+    except BaseException:
+        # Django forgives an open transaction some errors; where it is lost, so is the setting.
+        with suppress(DatabaseError):
+            _set(connection, "")
+        raise
+    _set(connection, "")
+
+
+def _set(connection: BaseDatabaseWrapper, value: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config(%s, %s, true)", [HEADERS_SETTING, value])

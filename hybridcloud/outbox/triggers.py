@@ -1,0 +1,159 @@
+"""Makes the triggers that write messages inside the database: without it raw SQL would bypass replication.
+
+For each model with ``outbox_via = "trigger"``: one statement-level trigger for
+each of INSERT, UPDATE and DELETE, with transition tables, and one that refuses
+TRUNCATE; on the table and on every partition of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from django.apps import apps
+from django.db import connections, router, transaction
+
+from hybridcloud.outbox.trigger_bodies import PREFIX, REFERENCING, Trigger, triggers_of
+from hybridcloud.outbox.triggered import is_triggered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from hybridcloud.outbox.mixins import ProducingModel
+
+_LOG = logging.getLogger(__name__)
+_IS_USED: Final = "SELECT 1 FROM pg_trigger WHERE tgfoid = %s::regprocedure LIMIT 1"
+_TREE: Final = """
+    SELECT c.oid::bigint, c.oid::regclass::text
+    FROM pg_class c
+    WHERE c.oid = to_regclass(%s)
+       OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s)))
+    ORDER BY 1
+"""
+_INSTALLED: Final = """
+    SELECT t.tgrelid::bigint, t.tgname, p.oid::regprocedure::text, p.prosrc, t.tgenabled IN ('O', 'A')
+    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = ANY(%s) AND NOT t.tgisinternal AND starts_with(t.tgname, %s)
+"""
+
+
+def triggered_models(alias: str) -> list[type[ProducingModel]]:
+    """Return the models in trigger mode whose tables are on a database, proxies aside."""
+    return [model for model in _models(alias) if is_triggered(model)]
+
+
+def differences(
+    model: type[ProducingModel], alias: str, *, expected: Sequence[Trigger] | None = None
+) -> list[str]:
+    """Say what is otherwise in the database than the model needs it; none if there is no table yet."""
+    expected = triggers_of(model) if expected is None else expected
+    connection = connections[alias]
+    wanted = {trigger.name: trigger for trigger in expected}
+    found: list[str] = []
+    for table, installed in _tables(connection, model):
+        missing = sorted(wanted.keys() - installed.keys())
+        found += [f"{name} is missing on {table}" for name in missing]
+        for name, (_, source, enabled) in sorted(installed.items()):
+            if name not in wanted:
+                found.append(f"{name} on {table} is of another version")
+            elif source != wanted[name].body:
+                found.append(f"{name} on {table} has another body")
+            elif not enabled:
+                found.append(f"{name} on {table} is disabled")
+    return found
+
+
+def install(alias: str, tables: Iterable[type[ProducingModel]] | None = None) -> None:
+    """Make the triggers on a database what the models say; nothing, where they are so already.
+
+    Triggers of models that left the mode are dropped, since their mixins write again.
+
+    Args:
+        alias: the database.
+        tables: the models to look at; None: all producing models whose tables are there.
+    """
+    for model in _models(alias) if tables is None else tables:
+        expected = triggers_of(model) if is_triggered(model) else ()
+        if not differences(model, alias, expected=expected):
+            continue
+        missing = _missing_columns(model, alias) if expected else []
+        if missing:
+            # Migrated to a state of before: triggers that name them would fail every write.
+            _LOG.warning("No triggers for %s: no columns %s", model._meta.label, missing)
+            continue
+        with transaction.atomic(using=alias):
+            _install(connections[alias], model, expected)
+
+
+def _install(
+    connection: BaseDatabaseWrapper, model: type[ProducingModel], expected: Sequence[Trigger]
+) -> None:
+    quote = connection.ops.quote_name
+    with connection.cursor() as cursor:
+        for trigger in expected:
+            # Unqualified names in the body are those of now, whatever a raw session's path is.
+            cursor.execute(
+                f"CREATE OR REPLACE FUNCTION {quote(trigger.name)}() RETURNS trigger "
+                f"LANGUAGE plpgsql SET search_path FROM CURRENT AS $hybridcloud${trigger.body}$hybridcloud$"
+            )
+        for table, installed in _tables(connection, model):
+            for trigger in expected:
+                timing = "BEFORE" if trigger.event == "truncate" else "AFTER"
+                if not installed.get(trigger.name, (None, None, False))[2]:
+                    cursor.execute(
+                        f"CREATE OR REPLACE TRIGGER {quote(trigger.name)} {timing} "
+                        f"{trigger.event.upper()} ON {table} {REFERENCING[trigger.event]} "
+                        f"FOR EACH STATEMENT EXECUTE FUNCTION {quote(trigger.name)}()"
+                    )
+                    # A disabled one stays so when it is replaced.
+                    cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER {quote(trigger.name)}")
+        names = {trigger.name for trigger in expected}
+        stale: set[str] = set()
+        for table, installed in _tables(connection, model):
+            for name in installed.keys() - names:
+                cursor.execute(f"DROP TRIGGER {quote(name)} ON {table}")
+                stale.add(installed[name][0])
+        for function in sorted(stale):
+            # A partition that was detached may still have it.
+            cursor.execute(_IS_USED, [function])
+            if cursor.fetchone() is None:
+                cursor.execute(f"DROP FUNCTION {function}")
+
+
+def _models(alias: str) -> list[type[ProducingModel]]:
+    every: list[Any] = apps.get_models()
+    return [
+        model
+        for model in every
+        if hasattr(model, "has_default_messages")
+        and not model._meta.proxy
+        and model._meta.managed
+        and router.allow_migrate_model(alias, model)
+    ]
+
+
+def _tables(
+    connection: BaseDatabaseWrapper, model: type[ProducingModel]
+) -> list[tuple[str, dict[str, tuple[str, str, bool]]]]:
+    """Return (name, triggers of ours) of a model's table and its partitions; [] without one."""
+    table = connection.ops.quote_name(model._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.execute(_TREE, [table, table])
+        tree = cursor.fetchall()
+        installed: dict[int, dict[str, tuple[str, str, bool]]] = {oid: {} for oid, _ in tree}
+        if tree:
+            cursor.execute(_INSTALLED, [list(installed), PREFIX])
+            for relation, name, function, source, enabled in cursor.fetchall():
+                installed[relation][name] = (function, source, enabled)
+    return [(name, installed[oid]) for oid, name in tree]
+
+
+def _missing_columns(model: type[ProducingModel], alias: str) -> list[str]:
+    connection, table = connections[alias], model._meta.db_table
+    with connection.cursor() as cursor:
+        there = {
+            column.name for column in connection.introspection.get_table_description(cursor, table)
+        }
+    return sorted({str(field.column) for field in model._meta.local_concrete_fields} - there)
