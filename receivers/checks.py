@@ -5,10 +5,12 @@ E001 a replicated model's category has a second receiver · W002 category withou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004 - Django's
 
+from hybridcloud.checks import TAG
+from hybridcloud.checks.handlers import receiver_name, receivers_of
 from hybridcloud.outbox import process_cell_outbox, process_control_outbox
 from hybridcloud.outbox.category import (
     all_categories,
@@ -19,14 +21,6 @@ from hybridcloud.outbox.category import (
 from receivers.outbox.built_in import ModelReceiver
 from silos import SiloMode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from django.dispatch import Signal
-
-    from hybridcloud.outbox import OutboxCategory
-
-TAG = "hybridcloud"
 _SIGNALS = {SiloMode.CELL: process_cell_outbox, SiloMode.CONTROL: process_control_outbox}
 
 
@@ -45,7 +39,7 @@ def check_single_owner(**_: Any) -> list[CheckMessage]:
         found += [
             Error(
                 f"Two receivers of {category.name}: the handlers of {model._meta.label}, and "
-                f"{_name(other)}.",
+                f"{receiver_name(other)}.",
                 hint="Move the work into the model's handlers, or give it a category of its own.",
                 obj=model,
                 id="hybridcloud_receivers.E001",
@@ -71,18 +65,5 @@ def check_every_category_is_heard(**_: Any) -> list[CheckMessage]:
     ]
 
 
-def receivers_of(signal: Signal, category: OutboxCategory) -> Iterator[Callable[..., Any]]:
-    """Yield what is connected for a category, without what hears every category."""
-    # Django's own look-up; it has no public one that says who listens.
-    live: Any = signal._live_receivers(category)  # noqa: SLF001
-    everybody: Any = signal._live_receivers(None)  # noqa: SLF001
-    yield from (each for each in live[0] if each not in everybody[0])
-
-
 def _is_built_in(receiver: object) -> bool:
     return isinstance(receiver, ModelReceiver)
-
-
-def _name(receiver: object) -> str:
-    module = getattr(receiver, "__module__", "")
-    return f"{module}.{getattr(receiver, '__qualname__', type(receiver).__qualname__)}"

@@ -10,9 +10,9 @@ from django.test import override_settings
 
 from fixtures.acme import outbox_receivers
 from fixtures.acme.categories import Category
+from hybridcloud.checks.handlers import receivers_of
 from hybridcloud.outbox import process_cell_outbox
 from receivers.autodiscover import import_receivers
-from receivers.checks import receivers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,12 +15,12 @@ from fixtures.acme.models import (
     OrganizationMember,
     User,
 )
+from hybridcloud.checks.handlers import receivers_of
 from hybridcloud.errors import OutboxFlushError
 from hybridcloud.outbox import process_cell_outbox, process_control_outbox
 from hybridcloud.outbox.category import connected_models
 from hybridcloud.testutils import drain_outboxes, outbox_runner
 from hybridcloud.tombstones.models import CellTombstone, ControlTombstone
-from receivers.checks import receivers_of
 from receivers.outbox import cell, control
 from receivers.outbox.built_in import ModelReceiver
 from silos import SiloMode, assume_silo

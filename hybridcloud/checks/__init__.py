@@ -1,0 +1,36 @@
+"""System checks: without them a mistake of settings or models would show when a message is lost.
+
+E001 unknown key · E002 wrong value · E003 category without scope · E004 outbox of another silo ·
+E005 no shard key · E006 manager that produces nothing · W009 receiver without ``**kwargs`` ·
+E014 replicated model without handlers · E015 foreign ``on_delete`` · E016 ``on_delete`` in the
+database · W021 no beat schedule · W022 tasks that are lost or run twice · E030 weak RPC secret ·
+W033 no rotation of RPC secrets · E046 sequence with a cache
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.core.checks import Tags, register
+
+from hybridcloud.checks import celery, configuration, handlers, models, sequences
+
+TAG: Final = "hybridcloud"
+
+
+def register_all() -> None:
+    """Register the checks; safe to call twice."""
+    for check in (
+        configuration.check_settings,
+        configuration.check_pinned_options,
+        models.check_scopes,
+        models.check_producing_models,
+        handlers.check_receivers,
+        celery.check_beat_schedule,
+        celery.check_delivery,
+    ):
+        register(check, TAG)
+    for check in (configuration.check_secret_strength, configuration.check_rotation):
+        register(check, TAG, Tags.security, deploy=True)
+    # Not our own tag: `check --tag hybridcloud` must do without a database.
+    register(sequences.check_sequences, Tags.database)

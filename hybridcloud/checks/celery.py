@@ -1,0 +1,107 @@
+"""Checks of the Celery app: without them committed messages would wait for a tick that never comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import current_app
+from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's
+
+from hybridcloud.conf import settings
+from hybridcloud.errors import ConfigurationError
+from hybridcloud.outbox import tasks
+from hybridcloud.outbox.drain import BUDGET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from celery import Celery
+
+# What Celery makes by itself where a process has imported no app.
+_NO_APP: Final = "default"
+# Transports that hand a task out again after a while, and their default, in seconds.
+_VISIBILITY: Final = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
+_DRAINS: Final = (
+    tasks.enqueue_outbox_jobs,
+    tasks.enqueue_outbox_jobs_control,
+    tasks.drain_outbox_shards,
+    tasks.drain_outbox_shards_control,
+)
+
+
+def check_beat_schedule(**_: Any) -> list[CheckMessage]:
+    """hybridcloud.W021: the scheduler ticks for every silo of this process."""
+    app = _app()
+    if app is None:
+        return [
+            Warning(
+                "No Celery app was imported: nothing drains the outboxes, and no kick is sent.",
+                hint="Import your app in the project's __init__.py, as Celery's guide for Django "
+                "says.",
+                id="hybridcloud.W021",
+            )
+        ]
+    return [
+        Warning(
+            f"The beat schedule has no {name}: what it ticks for waits for ever.",
+            hint="In the module of the Celery app: from hybridcloud.outbox.tasks import "
+            "beat_schedule; app.conf.beat_schedule |= beat_schedule.",
+            id="hybridcloud.W021",
+        )
+        for name, entry in tasks.beat_schedule.items()
+        if not any(_covers(other, entry) for other in (app.conf.beat_schedule or {}).values())
+    ]
+
+
+def check_delivery(**_: Any) -> list[CheckMessage]:
+    """hybridcloud.W022: a drain that is lost with its worker comes again, and none comes too early."""
+    app = _app()
+    if app is None:
+        return []
+    return [*_early_acknowledgements(app), *_short_visibility(app)]
+
+
+def _app() -> Celery | None:
+    proxy: Any = current_app
+    # Celery's own way through its proxy.
+    app: Any = proxy._get_current_object()  # noqa: SLF001
+    return None if app.main in (None, _NO_APP) else app
+
+
+def _covers(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Say whether a beat entry ticks for the silo that another one is for; without a cell: for all."""
+    if entry.get("task") != wanted["task"]:
+        return False
+    cell = (entry.get("kwargs") or {}).get("cell")
+    return cell is None or cell == wanted.get("kwargs", {}).get("cell")
+
+
+def _early_acknowledgements(app: Celery) -> Iterator[CheckMessage]:
+    for task in _DRAINS:
+        # As this app binds it: task_annotations may have changed it.
+        if not app.tasks[task.name].acks_late:
+            yield Warning(
+                f"Task {task.name} is acknowledged before it runs: a lost worker loses it.",
+                hint="Take acks_late out of task_annotations for it.",
+                id="hybridcloud.W022",
+            )
+
+
+def _short_visibility(app: Celery) -> Iterator[CheckMessage]:
+    transport = str(app.conf.broker_url or "").partition(":")[0]
+    if transport not in _VISIBILITY:
+        return
+    given = (app.conf.broker_transport_options or {}).get("visibility_timeout")
+    timeout = _VISIBILITY[transport] if given is None else given
+    try:
+        longest = BUDGET + settings().handler_timeout
+    except ConfigurationError:
+        # Another check reports it.
+        return
+    if timeout <= longest:
+        yield Warning(
+            f"The broker hands a task out again after {timeout:g} s, and a drain may take "
+            f"{longest:g} s.",
+            hint="Raise visibility_timeout in broker_transport_options.",
+            id="hybridcloud.W022",
+        )

@@ -1,0 +1,154 @@
+"""Checks of producing models: without them some way to change a row would write no message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error
+from django.core.exceptions import FieldDoesNotExist
+
+from hybridcloud.errors import InvalidOutboxError
+from hybridcloud.outbox.category import categories_without_scope
+from hybridcloud.outbox.deletions import uncovered_relations
+from hybridcloud.outbox.identifiers import shard_path
+from hybridcloud.outbox.managers import is_producing
+from hybridcloud.outbox.mixins import ProducingModel, has_own_handlers
+from hybridcloud.outbox.registration import root_of
+from silos.limits import limit_name, silo_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from django.apps import AppConfig
+    from django.db.models import Model
+
+
+def check_scopes(**_: Any) -> list[CheckMessage]:
+    """hybridcloud.E003: a message of a category without scope cannot be written."""
+    return [
+        Error(
+            f"No scope for the categories of {kind.__module__}.{kind.__qualname__}.",
+            hint=f"Declare a class Scope(OutboxScope, categories={kind.__name__}) beside it.",
+            obj=kind,
+            id="hybridcloud.E003",
+        )
+        for kind in categories_without_scope()
+    ]
+
+
+def check_producing_models(
+    app_configs: Sequence[AppConfig] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """hybridcloud.E003 to E006 and E014 to E016, of every producing model."""
+    configs = apps.get_app_configs() if app_configs is None else app_configs
+    return [
+        message
+        for config in configs
+        for model in config.get_models()
+        if issubclass(model, ProducingModel)
+        for message in _check(model)
+    ]
+
+
+def _check(model: type[ProducingModel]) -> Iterator[CheckMessage]:
+    yield from _check_managers(model)
+    # Proxies and multi-table children share the rest with their root.
+    if model is not root_of(model):
+        return
+    yield from _check_silo(model)
+    yield from _check_relations(model)
+    if model.is_replicated:
+        yield from _check_shard_key(model)
+        yield from _check_handlers(model)
+
+
+def _check_silo(model: type[ProducingModel]) -> Iterator[CheckMessage]:
+    lives_in, writes_to = silo_of(model), model.outbox_model().silo_mode
+    if lives_in is not writes_to:
+        yield Error(
+            f"{model._meta.label} lives in {limit_name(lives_in)}, its outbox in "
+            f"{limit_name(writes_to)}.",
+            hint="Change and message must commit together: take the mixin, the outbox_type and "
+            "the silo decorator of one silo.",
+            obj=model,
+            id="hybridcloud.E004",
+        )
+
+
+def _check_managers(model: type[ProducingModel]) -> Iterator[CheckMessage]:
+    for name, manager in (
+        ("base manager", model._base_manager),
+        ("default manager", model._default_manager),
+    ):
+        if not is_producing(manager):
+            yield Error(
+                f"The {name} of {model._meta.label} writes no messages: it is a "
+                f"{type(manager).__name__}.",
+                hint="Put the mixin first among the bases, and derive `objects` from both its "
+                "manager and yours. Secondary managers may be plain.",
+                obj=model,
+                id="hybridcloud.E006",
+            )
+
+
+def _check_relations(model: type[ProducingModel]) -> Iterator[CheckMessage]:
+    for field, reason in uncovered_relations(model):
+        in_database = getattr(field.remote_field.on_delete, "__name__", "").startswith("DB_")
+        yield Error(
+            f"A deletion over {field} would write no message: {reason}.",
+            hint="Use Django's CASCADE, SET_NULL, PROTECT or the like"
+            + (", or let triggers write the model's messages." if in_database else "."),
+            obj=field,
+            id="hybridcloud.E016" if in_database else "hybridcloud.E015",
+        )
+
+
+def _check_handlers(model: type[ProducingModel]) -> Iterator[CheckMessage]:
+    if not has_own_handlers(model):
+        yield Error(
+            f"{model._meta.label} is replicated by handlers that do nothing: its messages are lost.",
+            hint="Override handle_async_replication() and handle_async_deletion().",
+            obj=model,
+            id="hybridcloud.E014",
+        )
+
+
+def _check_shard_key(model: type[ProducingModel]) -> Iterator[CheckMessage]:
+    if not model.has_default_messages():
+        # It makes its messages itself, and may name the shard there.
+        return
+    try:
+        scope = model.category.get_scope()
+    except InvalidOutboxError:
+        yield Error(
+            f"The category {model.category.name} of {model._meta.label} has no scope.",
+            hint="Name its class in a scope class: class Scope(OutboxScope, categories=…).",
+            obj=model,
+            id="hybridcloud.E003",
+        )
+        return
+    path = shard_path(scope, model)
+    missing = "no shard_key at all" if path is None else _missing(model, path)
+    if missing:
+        yield Error(
+            f"No shard for messages of {model._meta.label}: {scope.name} has {missing}.",
+            hint="Set shard_key on the model to the path of an attribute that it has.",
+            obj=model,
+            id="hybridcloud.E005",
+        )
+
+
+def _missing(model: type[Model], path: str) -> str | None:
+    """Return what of a path cannot be there; None where it is, or where only an instance can tell."""
+    kind: Any = model
+    for attribute in path.split("."):
+        if not hasattr(kind, attribute):
+            return f"shard key {path!r}, and {kind._meta.label} no {attribute!r}"
+        try:
+            kind = kind._meta.get_field(attribute).related_model
+        except FieldDoesNotExist:
+            return None
+        if kind is None:
+            return None
+    return None
