@@ -1,4 +1,4 @@
-"""How fast messages are handed out: without it the engine's claim to be near the database's limit could not be checked."""
+"""How fast messages are handed out: without it nobody could check how near the limit it is."""
 
 from __future__ import annotations
 

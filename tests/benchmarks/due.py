@@ -1,4 +1,4 @@
-"""Whether finding due shards costs the same however much waits: without it the engine would be slowest when it is behind."""
+"""Whether finding due shards costs the same however much waits: else it would be slowest when it is behind."""
 
 from __future__ import annotations
 

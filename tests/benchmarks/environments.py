@@ -1,4 +1,4 @@
-"""Makes the environments that cannot be ours, from hashed locks, on demand: without it the peers' versions would clash with ours."""
+"""Makes the environments that cannot be ours, from hashed locks: without it peers would clash with us."""
 
 from __future__ import annotations
 

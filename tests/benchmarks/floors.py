@@ -1,4 +1,4 @@
-"""What the database itself allows, by hand-written SQL on a raw connection: without it nobody would see what is left to win.
+"""What the database itself allows, by hand-written SQL on a raw connection: without it nobody sees what is left to win.
 
 No failures, no fairness, no switches, no lease that anyone renews. The raw loop
 does what an engine cannot do without: claim, read, group, call, acknowledge.

@@ -1,4 +1,4 @@
-"""How long a committed message waits for its handler: without it nobody would know what a kick is worth, and what it costs.
+"""How long a committed message waits for its handler: without it nobody knows what a kick is worth and costs.
 
 The worker is a real Celery worker with the queue of one cell, the kick the one
 that every writer sends.

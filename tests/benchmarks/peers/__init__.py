@@ -1,4 +1,4 @@
-"""Runs the peers, each in a process and a database of its own: without it a comparison would rest on what others once wrote.
+"""Runs the peers, each in a process and a database of its own: else comparisons would rest on what others once wrote.
 
 Each program beside this file fills its queue, drains it and prints the seconds
 of the draining, as its documentation says to run a worker that stops when

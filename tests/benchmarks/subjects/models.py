@@ -1,4 +1,4 @@
-"""What the benchmarks write: one document with an outbox and one without; and the outbox of the per-message algorithm."""
+"""What the benchmarks write: one document with an outbox and one without; and the per-message outbox."""
 
 from __future__ import annotations
 
