@@ -85,7 +85,10 @@ def measure(*, runs: int, quick: bool) -> Results:
     world.empty(*OURS)
     thirds = [sum(free[at : at + 2]) / 2 for at in (0, 4)]
     results.compare(
-        "sustained", f"capacity in the last third of {sustained:.0f} s over the first", thirds[1] / thirds[0], least=0.9
+        "sustained",
+        f"capacity in the last third of {sustained:.0f} s over the first",
+        thirds[1] / thirds[0],
+        least=0.9,
     )
     results.compare(
         "held",

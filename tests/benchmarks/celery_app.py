@@ -34,6 +34,7 @@ def begin(**_: object) -> None:
     """Connect the handler, once Django is set up, and say so."""
     from hybridcloud.outbox import process_cell_outbox
     from tests.benchmarks.subjects.categories import Category
+
     client = redis.Redis.from_url(os.environ["REDIS_URL"])
 
     def started(**_: object) -> None:

@@ -153,7 +153,9 @@ def _measure_waiting(results: Results, *, runs: int, quick: bool) -> None:
 def _compare(results: Results) -> None:
     def ratio(shape: str, other: str, *, least: float | None = None) -> None:
         ours, theirs = results.median(f"{shape}/ours"), results.median(f"{shape}/{other}")
-        results.compare(f"{shape}/{other}", f"{shape}: ours over {other}", ours / theirs, least=least)
+        results.compare(
+            f"{shape}/{other}", f"{shape}: ours over {other}", ours / theirs, least=least
+        )
 
     ratio("100x100", "per message", least=150)
     ratio("10000x1", "per message", least=100)
@@ -179,7 +181,10 @@ def _compare(results: Results) -> None:
     alone = {n: results.median(f"each alone/{n}") for n in ("ack=1, durable", "ack=1", "atomic")}
     slow = results.median("each alone/per message")
     results.compare(
-        "ack=1", "one durable acknowledgement a message over per message", alone["ack=1, durable"] / slow, least=8
+        "ack=1",
+        "one durable acknowledgement a message over per message",
+        alone["ack=1, durable"] / slow,
+        least=8,
     )
     results.compare("ack=1, relaxed", "the same, flushed later", alone["ack=1"] / slow)
     results.compare("atomic", "atomic scope over per message", alone["atomic"] / slow)

@@ -61,9 +61,14 @@ def measure(*, runs: int, quick: bool) -> Results:
     world.empty(*OURS, THEIRS)
     last = depths[-1]
     for limit in (100, 1000):
-        value = results.median(f"{last}/ours, {limit}") / results.median(f"{depths[0]}/ours, {limit}")
+        value = results.median(f"{last}/ours, {limit}") / results.median(
+            f"{depths[0]}/ours, {limit}"
+        )
         results.compare(
-            f"due {limit}", f"{limit} due shards of {last:,} messages over of {depths[0]:,}", value, most=2
+            f"due {limit}",
+            f"{limit} due shards of {last:,} messages over of {depths[0]:,}",
+            value,
+            most=2,
         )
     middle = depths[-2]
     results.compare(
@@ -89,9 +94,7 @@ def _measure_depth(results: Results, depth: int, *, runs: int, with_theirs: bool
     }
     if with_theirs:
         _fill(THEIRS, depth, depth // _PER_SHARD)
-        candidates["per message, all"] = partial(
-            _milliseconds, per_message.find_scheduled_shards
-        )
+        candidates["per message, all"] = partial(_milliseconds, per_message.find_scheduled_shards)
     for warm in candidates.values():
         warm()
     # Ten times the runs: single milliseconds are easily disturbed.

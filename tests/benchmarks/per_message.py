@@ -41,7 +41,11 @@ def _key_of(message: PerMessageOutbox, columns: tuple[str, ...]) -> dict[str, An
 
 def find_scheduled_shards() -> list[dict[str, Any]]:
     """Return the keys of shards with a due message, the longest due first."""
-    grouped = _rows().filter(scheduled_for__lte=timezone.now(), id__gte=0).values(*PerMessageOutbox.sharding)
+    grouped = (
+        _rows()
+        .filter(scheduled_for__lte=timezone.now(), id__gte=0)
+        .values(*PerMessageOutbox.sharding)
+    )
     due = grouped.annotate(due=Min("scheduled_for"), newest=Max("id")).order_by("due", "newest")
     return [{column: row[column] for column in PerMessageOutbox.sharding} for row in due]
 

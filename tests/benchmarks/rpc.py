@@ -115,6 +115,10 @@ def measure(*, runs: int, quick: bool) -> Results:
     base = results.median("one call, kept alive")
     for name in candidates:
         if name != "one call, kept alive":
-            results.compare(name, f"{name}: faster than one call, kept alive", base / results.median(name))
-    results.notes.append(f"{os.cpu_count()} cores are shared by caller and server; the method itself does nothing.")
+            results.compare(
+                name, f"{name}: faster than one call, kept alive", base / results.median(name)
+            )
+    results.notes.append(
+        f"{os.cpu_count()} cores are shared by caller and server; the method itself does nothing."
+    )
     return results

@@ -122,12 +122,17 @@ def measure(*, runs: int, quick: bool) -> Results:
         values = tuple(sorted(run)[int(len(run) * share)] for run in each)
         results.add(f"commit to handler/{name}", Measured(values), "ms", count=samples)
     results.compare(
-        "p50", "ms from commit to handler with kick, median", results.median("commit to handler/p50"), most=10
+        "p50",
+        "ms from commit to handler with kick, median",
+        results.median("commit to handler/p50"),
+        most=10,
     )
     results.compare("p95", "the same, 95th percentile", results.median("commit to handler/p95"))
     for name, least in (("writers alone", 0.8), ("with a worker", None)):
         value = results.median(f"{name}/kick") / results.median(f"{name}/cron")
-        results.compare(f"{name}/kick", f"{name}: commits with kick over without", value, least=least)
+        results.compare(
+            f"{name}/kick", f"{name}: commits with kick over without", value, least=least
+        )
     results.notes.append(
         "With a worker: it shares the cores with the writers, and drains only where it is kicked."
     )

@@ -26,7 +26,14 @@ class Child:
 
     def __init__(self, program: str, **arguments: object) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{program}", json.dumps(arguments)],
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-m",
+                f"tests.benchmarks.{program}",
+                json.dumps(arguments),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

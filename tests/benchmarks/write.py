@@ -126,9 +126,7 @@ def flushed_per_message(number: int) -> None:
         message = _message(document)
         message.save(using=US)
         shard = {name: getattr(message, name) for name in PerMessageOutbox.sharding}
-        transaction.on_commit(
-            partial(per_message.drain_shard, shard, flush_all=False), using=US
-        )
+        transaction.on_commit(partial(per_message.drain_shard, shard, flush_all=False), using=US)
 
 
 def _cost(change: Callable[[int], None], *, times: int, rows: int) -> float:
@@ -200,14 +198,24 @@ def measure(*, runs: int, quick: bool) -> Results:
     times, count = (60, 2000) if quick else (300, 10_000)
     with assume_silo(SiloMode.CELL, cell="us"):
         _series(
-            results, "one row", (plain, plain_in_atomic, ours, per_message_row), runs=runs, times=times
+            results,
+            "one row",
+            (plain, plain_in_atomic, ours, per_message_row),
+            runs=runs,
+            times=times,
         )
         ways = (ten_plain, ten_ours_buffered, ten_ours_bare, ten_per_message)
         _series(results, "ten rows", ways, runs=runs, times=times // 5, rows=10)
         sync = {**settings.HYBRIDCLOUD, "FLUSH": "sync"}
         per_message.process_message.connect(_no_op, sender=Category.DRAINED)
         with override_settings(HYBRIDCLOUD=sync), receiving(Category.DRAINED, _no_op):
-            flushes = (plain_in_atomic, unflushed_ours, flushed_ours, per_message_row, flushed_per_message)
+            flushes = (
+                plain_in_atomic,
+                unflushed_ours,
+                flushed_ours,
+                per_message_row,
+                flushed_per_message,
+            )
             _series(results, "flush", flushes, runs=runs, times=times // 2)
         bulk = {
             "plain": _bulk_plain,
@@ -231,10 +239,25 @@ def _compare(results: Results) -> None:
     def over(key: str, base: str, what: str, *, most: float | None = None) -> None:
         results.compare(key, what, results.median(key) / results.median(base), most=most)
 
-    over("one row/ours", "one row/plain in atomic", "a save with its outbox over save() in atomic()", most=1.4)
+    over(
+        "one row/ours",
+        "one row/plain in atomic",
+        "a save with its outbox over save() in atomic()",
+        most=1.4,
+    )
     over("one row/per message row", "one row/plain in atomic", "the same, per message")
-    over("ten rows/ten ours buffered", "ten rows/ten plain", "10 saves in outbox_context(atomic()) over none", most=1.6)
-    over("ten rows/ten ours bare", "ten rows/ten plain", "10 saves in a bare atomic() over none", most=1.9)
+    over(
+        "ten rows/ten ours buffered",
+        "ten rows/ten plain",
+        "10 saves in outbox_context(atomic()) over none",
+        most=1.6,
+    )
+    over(
+        "ten rows/ten ours bare",
+        "ten rows/ten plain",
+        "10 saves in a bare atomic() over none",
+        most=1.9,
+    )
     over("ten rows/ten per message", "ten rows/ten plain", "the same, per message")
     over("bulk/ours", "bulk/plain", "bulk_create over plain bulk_create", most=1.6)
     over("bulk/per message", "bulk/plain", "the same, per message")
