@@ -8,7 +8,8 @@ KEEP ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-oldest test test-oldest check lint types fix demo bench-backfill lock build clean
+.PHONY: help setup setup-oldest test test-oldest check lint types fix demo bench bench-quick bench-drain \
+	bench-write bench-due bench-wake bench-bloat bench-rpc bench-backfill bench-plots bench-lock lock build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -46,8 +47,44 @@ fix: setup ## let ruff repair and format
 demo: setup ## three silos, real traffic, a SIGKILL and a verdict (SECONDS=60 KEEP=1)
 	@$(PY) -m fixtures.demo --seconds $(SECONDS) $(if $(KEEP),--keep)
 
+BENCH = $(PY) -m fixtures.servers run --durable -- $(PY) -W ignore -m tests.benchmarks $(ARGS)
+
+bench: setup ## all benchmarks beside their peers, under 35 minutes; fails if a target is missed
+	@$(BENCH)
+
+bench-quick: setup ## the same with fewer messages and runs, under 8 minutes
+	@$(BENCH) --quick
+
+bench-drain: setup ## how fast messages are handed out, beside peers and the database's limits
+	@$(BENCH) drain
+
+bench-write: setup ## what an outbox adds to a save
+	@$(BENCH) write
+
+bench-due: setup ## finding due shards among millions of messages
+	@$(BENCH) due
+
+bench-wake: setup ## from commit to handler, and what kicks cost writers
+	@$(BENCH) wake
+
+bench-bloat: setup ## minutes of steady writing, free and with an old snapshot
+	@$(BENCH) bloat
+
+bench-rpc: setup ## calls to another silo, alone and in batches
+	@$(BENCH) rpc
+
 bench-backfill: setup ## existing rows in batches against one save() per row, and a million in one go
-	@$(PY) -m fixtures.servers run -- $(PY) -W ignore -m tests.benchmarks $(ARGS) backfill
+	@$(BENCH) backfill
+
+bench-plots: setup ## draw docs/explanation/performance/*.svg from the last results
+	@$(PY) -m tests.benchmarks.plots
+
+bench-lock: setup ## renew the locks of the peers and of the plots
+	@for name in peers/requirements plots; do \
+		$(PY) -m uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --upgrade \
+			--no-emit-index-url --no-emit-find-links --custom-compile-command "make bench-lock" \
+			tests/benchmarks/$$name.in --output-file tests/benchmarks/$$name.lock; \
+	done
 
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.12 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --extra embedded
