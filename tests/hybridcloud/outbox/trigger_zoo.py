@@ -18,6 +18,9 @@ from silos import cell_silo_model, control_silo_model
 
 from .zoo import Handled, zoo_apps
 
+# Django 5.2 has no cascades in the database; there the second relation is like the first.
+DB_CASCADE = getattr(models, "DB_CASCADE", models.CASCADE)
+
 
 class Thing(OutboxCategory):
     BEAD = 9120
@@ -49,7 +52,7 @@ with connected_models.opened():
         name = models.CharField(max_length=20, default="")
         data = models.JSONField(default=dict)
         shelf = models.ForeignKey(Shelf, models.CASCADE, null=True)
-        base = models.ForeignKey(Shelf, models.DB_CASCADE, null=True, related_name="+")
+        base = models.ForeignKey(Shelf, DB_CASCADE, null=True, related_name="+")
 
         class Meta:
             app_label = "zoo"
