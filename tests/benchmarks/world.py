@@ -56,7 +56,8 @@ def execute(sql: str, params: Any = None, *, alias: str = US) -> list[tuple[Any,
 
 
 def empty(*tables: str, alias: str = US) -> None:
-    """Empty tables as if they had just been made."""
+    """Empty tables as if they had just been made; no copy of their rows matters here."""
+    execute("SET hybridcloud.truncate = allowed", alias=alias)
     execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY", alias=alias)
 
 

@@ -18,14 +18,19 @@ from tests.benchmarks.engines import OURS, THEIRS, receiving
 from tests.benchmarks.measure import Results, alternate
 from tests.benchmarks.report import tell
 from tests.benchmarks.subjects.categories import Category
-from tests.benchmarks.subjects.models import Document, PerMessageOutbox, Plain
+from tests.benchmarks.subjects.models import (
+    Document,
+    PerMessageOutbox,
+    Plain,
+    TriggeredDocument,
+)
 from tests.benchmarks.world import US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SHARDS: Final = 50
-_TABLES: Final = (*OURS, THEIRS, "bench_plain", "bench_document")
+_TABLES: Final = (*OURS, THEIRS, "bench_plain", "bench_document", "bench_triggereddocument")
 
 
 def _fields(number: int) -> dict[str, object]:
@@ -63,6 +68,10 @@ def plain_in_atomic(number: int) -> None:
 
 def ours(number: int) -> None:
     Document(**_fields(number)).save(using=US)
+
+
+def triggered(number: int) -> None:
+    TriggeredDocument(**_fields(number)).save(using=US)
 
 
 def per_message_row(number: int) -> None:
@@ -200,7 +209,7 @@ def measure(*, runs: int, quick: bool) -> Results:
         _series(
             results,
             "one row",
-            (plain, plain_in_atomic, ours, per_message_row),
+            (plain, plain_in_atomic, ours, triggered, per_message_row),
             runs=runs,
             times=times,
         )
@@ -244,6 +253,12 @@ def _compare(results: Results) -> None:
         "one row/plain in atomic",
         "a save with its outbox over save() in atomic()",
         most=1.4,
+    )
+    over(
+        "one row/triggered",
+        "one row/plain",
+        "trigger mode: a save over a plain autocommit save",
+        most=1.15,
     )
     over("one row/per message row", "one row/plain in atomic", "the same, per message")
     over(
