@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 type FlushMode = Literal["sync", "kick", "cron"]
+type KickMode = Literal["celery", "notify"]
 
 _SILO_KEYS = frozenset(
     {"SILO_MODE", "CELL", "CELLS", "CONTROL_ADDRESS", "DATABASES", "CELL_RESOLVER"}
 )
 _FLUSH_MODES = ("sync", "kick", "cron")
+_KICK_MODES = ("celery", "notify")
 
 
 def _default_outbox_models() -> Mapping[str, Sequence[str]]:
@@ -38,6 +40,8 @@ class Settings:
     Attributes:
         flush: what happens after the commit of a change: ``sync`` drains in
             the writer's process, ``kick`` wakes a drainer, ``cron`` waits for beat.
+        kick: what wakes a drainer: ``celery`` sends a drain task, ``notify`` a NOTIFY
+            to ``manage.py hybridcloud_drainer``.
         flush_wait: seconds that a sync flush waits for another drainer.
         concurrency: drain tasks that a scheduler tick fans out.
         lease: seconds that a drainer owns a shard without renewal.
@@ -58,6 +62,7 @@ class Settings:
     """
 
     flush: FlushMode = "sync"
+    kick: KickMode = "celery"
     flush_wait: float = 1.0
     concurrency: int = 5
     lease: float = 15.0
@@ -118,12 +123,16 @@ def _read() -> Settings:
 
 
 def _validate(conf: Settings) -> None:
-    if conf.flush not in _FLUSH_MODES:
-        near = difflib.get_close_matches(str(conf.flush), _FLUSH_MODES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else f" Use one of {', '.join(_FLUSH_MODES)}."
-        raise ConfigurationError(
-            f"Unknown value {conf.flush!r} of HYBRIDCLOUD['FLUSH'] in the settings.{hint}"
-        )
+    for key, mode, modes in (
+        ("FLUSH", conf.flush, _FLUSH_MODES),
+        ("KICK", conf.kick, _KICK_MODES),
+    ):
+        if mode not in modes:
+            near = difflib.get_close_matches(str(mode), modes, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Use one of {', '.join(modes)}."
+            raise ConfigurationError(
+                f"Unknown value {mode!r} of HYBRIDCLOUD[{key!r}] in the settings.{hint}"
+            )
     for name, least in (
         ("flush_wait", 0),
         ("concurrency", 1),

@@ -213,6 +213,10 @@ UPDATE {parked} SET error = %(park_error)s WHERE id = ANY(%(park_ids)s)
 -- Whether a mover has anything to look at; dead letters wait for people.
 SELECT 1 FROM {parked} WHERE reason < 'dead' OR reason > 'dead' LIMIT 1
 
+-- name: next_delayed
+-- Seconds until the next delayed message is due.
+SELECT extract(epoch FROM min(scheduled_for) - clock_timestamp())::float8 FROM {parked} WHERE reason = 'delayed'
+
 -- name: bring_back
 -- Moves parked messages to the outbox, oldest first, ids kept; {which} says which of them.
 WITH due AS (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery import shared_task
 
 from hybridcloud.conf import settings
+from hybridcloud.outbox.notify import send_notify
 from hybridcloud.redis import redis_client
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
@@ -245,7 +246,10 @@ def _forget_kick(queue: str) -> None:
 
 
 def send_kick(outbox: type[OutboxBase], alias: str) -> None:
-    """Send a drain task for an outbox table, unless one is under way to its queue."""
+    """Wake a drainer as ``KICK`` says: by NOTIFY, or by a drain task unless one is under way to the queue."""
+    if settings().kick == "notify":
+        send_notify(outbox, alias)
+        return
     mode, cell = _silo_of(alias, outbox.silo_mode)
     queue = queue_name(mode, cell)
     client = redis_client()

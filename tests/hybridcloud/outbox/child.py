@@ -20,8 +20,24 @@ def wait() -> None:
     sys.stdin.readline()
 
 
+def listen() -> None:
+    """Run the drainer command, and say when the first signal was heeded."""
+    from django.core.management import call_command
+
+    from hybridcloud.outbox.listen import ListeningDrainer
+
+    stop = ListeningDrainer.stop
+
+    def told(self: ListeningDrainer) -> None:
+        stop(self)
+        say("asked")
+
+    ListeningDrainer.stop = told  # type: ignore[method-assign]
+    call_command("hybridcloud_drainer", verbosity=0)
+
+
 def main() -> None:
-    """Drain the us cell once, stopping at the step that the arguments name."""
+    """Drain the us cell once, or listen, stopping at the step that the arguments name."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fixtures.settings.test")
     django.setup()
     arguments = json.loads(sys.argv[2])
@@ -55,7 +71,10 @@ def main() -> None:
     kinds = [engine.Kind[name] for name in arguments.get("kinds", ["PLAIN"])]
     with engine.listening(*kinds, act=act):
         say("ready")
-        engine.drain_us()
+        if sys.argv[1] == "listen":
+            listen()
+        else:
+            engine.drain_us()
     say("done")
 
 
