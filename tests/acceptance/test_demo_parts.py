@@ -282,7 +282,10 @@ def test_a_membership_of_a_user_who_is_gone_is_found() -> None:
     tables["us"]["organizationmember"].append(
         {"id": 5, "organization_id": 10, "user_id": 77, "role": "member"}
     )
-    assert judged(tables) == ["organizationmembermapping in control: missing"]
+    assert judged(tables) == [
+        "organizationmembermapping in control: missing",
+        "organizationmember in us: surplus",
+    ]
 
 
 # -- what is quiet, and what is enough -----------------------------------------------------------
