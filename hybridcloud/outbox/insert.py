@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.category import validated_scope
+from hybridcloud.outbox.statements import int_array
 from hybridcloud.outbox.written import Batch, WrittenRow, register
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_PER_STATEMENT: Final = 20_000
 _TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
+_INTEGERS: Final = frozenset({"integer", "bigint"})
 _REST: Final = {
     "category": "integer",
     "object_identifier": "bigint",
@@ -138,7 +140,11 @@ def _execute(
     )
     given = dict(zip(names, columns, strict=True))
     params = [given[name][0] for name in names if name in common]
-    params += [list(given[name]) for name in names if name not in common]
+    params += [
+        int_array(given[name]) if kind in _INTEGERS else list(given[name])
+        for name, kind in names.items()
+        if name not in common
+    ]
     with connection.cursor() as cursor:
         cursor.execute(_statement(outbox, common, delayed=delayed), params)
         return [identifier for (identifier,) in cursor.fetchall()]
