@@ -25,7 +25,7 @@ test: setup ## run the whole suite on servers of its own (ARGS="-k name -x")
 
 test-oldest: setup-oldest ## the suite on the oldest Python, Django, psycopg and PostgreSQL
 	@$(OLDEST_PY) -m fixtures.servers run --oldest-postgres -- \
-		$(OLDEST_PY) -m pytest -p no:cacheprovider --ignore=tests/acceptance $(ARGS)
+		$(OLDEST_PY) -m pytest -p no:cacheprovider --ignore=tests/acceptance -m "not acceptance" $(ARGS)
 
 check: lint types ## all but tests: lint, format, types, import contracts, migrations
 	@$(PY) -m fixtures.servers run -- $(PY) -m django makemigrations --check --dry-run \
