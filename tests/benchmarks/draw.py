@@ -87,7 +87,12 @@ def due(medians: dict[str, Any], folder: Path) -> None:
             for key, each in medians.items()
             if key.partition("/")[2] == name and key[0].isdigit() and "shards" not in key
         )
-        axes.plot(*zip(*points, strict=True), marker="o", label=name, color=None if "per" not in name else OTHER)
+        axes.plot(
+            *zip(*points, strict=True),
+            marker="o",
+            label=name,
+            color=None if "per" not in name else OTHER,
+        )
     axes.set(xscale="log", yscale="log", xlabel="messages that wait", ylabel="ms")
     axes.set_title("Finding due shards")
     axes.legend()
