@@ -166,7 +166,7 @@ class TestBases:
     @pytest.mark.usefixtures("declaring")
     def test_a_plain_manager_is_told_from_a_producing_one(self) -> None:
         model = declare(
-            "Plain",
+            "Unmanaged",
             ReplicatedCellModel,
             category=Category.TEAM_UPDATE,
             objects=models.Manager(),
