@@ -184,8 +184,9 @@ def _savepoint(engine: Engine) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.savepoint_rollback(sid)
+        # First, as in Django's own Atomic: a broken transaction refuses even the way back.
         connection.needs_rollback = False
+        connection.savepoint_rollback(sid)
         raise
     connection.savepoint_commit(sid)
 
