@@ -34,6 +34,8 @@ class Shard:
     Attributes:
         touched: whether anything is parked, failed or held in it, so that each
             group must be looked at; else all of it may run.
+        newer: what supersedes messages that were read, by category and object:
+            the newest message and all ids.
     """
 
     def __init__(self, key: Key, messages: list[Message]) -> None:
@@ -43,6 +45,7 @@ class Shard:
         self.parked: dict[tuple[int, int], list[tuple[int, str]]] = {}
         self.held: set[tuple[int, int]] = set()
         self.touched = bool(messages[0][FLAGGED])
+        self.newer: dict[tuple[int, int], tuple[Message, list[int]]] = {}
         self.scope_number, self.identifier = key[-2], key[-1]
         self.cell: str | None = key[0] if len(key) > 2 else None
         self.scope: OutboxScope | None = find_scope(self.scope_number)

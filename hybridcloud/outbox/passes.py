@@ -35,6 +35,7 @@ from hybridcloud.outbox.parked import Freed, bring_back_freed
 from hybridcloud.outbox.recorded import Failures
 from hybridcloud.outbox.signals import RetryLater
 from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
+from hybridcloud.outbox.superseded import look_further, with_newer
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
@@ -141,6 +142,9 @@ class Pass:
         if flagged:
             exact = self._read_flagged(flagged)
             shards = [shard for shard in shards if not shard.messages[0][FLAGGED]] + exact
+        if name == "fetch":
+            for shard in shards:
+                look_further(self.engine, shard, params)
         count = sum(len(shard.messages) for shard in shards)
         self.newest_read = max((m[ID] for shard in shards for m in shard.messages), default=0)
         for seam in hooks.active.after_fetch:
@@ -191,6 +195,8 @@ class Pass:
         if not self.leases.suspect and failures.crash_is_due(heed=self.heed_backoff):
             return  # rule 8: a group that crashed its worker is tried alone, by another claim
         groups = shard.groups()
+        if shard.newer:
+            groups = [with_newer(shard, group) for group in groups]
         if not self._settle_crash(shard, groups):
             return
         stopped = self.switches.stopped_categories(shard.scope_number, shard.identifier, shard.cell)

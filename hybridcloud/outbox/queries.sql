@@ -129,6 +129,27 @@ SELECT k.n, o.id, o.category, o.object_identifier, o.payload::text, o.scheduled_
                             (SELECT * FROM unnest(%(categories)s::integer[], %(objects)s::bigint[]))
                       ORDER BY o.id LIMIT %(most)s) o
 
+-- name: fetch_superseding
+-- Behind what was read of a deep shard: of each object that was read the ids, and its newest message.
+WITH m AS MATERIALIZED (
+    SELECT o.id, o.category, o.object_identifier FROM unnest({arrays}) k({key})
+     CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE ({o_key}) = ({k_key})
+                            AND o.id > %(after)s AND o.id <= %(bound)s
+                          ORDER BY o.id LIMIT %(most)s) o
+), g AS (
+    SELECT max(id) AS newest, array_agg(id) AS ids FROM m
+     WHERE (category, object_identifier) IN
+           (SELECT * FROM unnest(%(categories)s::integer[], %(objects)s::bigint[]))
+     GROUP BY category, object_identifier
+)
+SELECT 1::bigint, o.id, o.category, o.object_identifier, o.payload::text, o.scheduled_for, o.date_added,
+       o.headers::text,
+       extract(epoch FROM clock_timestamp() - greatest(o.date_added, o.scheduled_for))::float8,
+       EXISTS (SELECT 1 FROM {parked} p JOIN unnest({arrays}) k({key}) ON ({p_key}) = ({k_key}))
+           OR EXISTS (SELECT 1 FROM {failure} f JOIN unnest({arrays}) k({key}) ON ({f_key}) = ({k_key})),
+       g.ids
+  FROM g JOIN {outbox} o ON o.id = g.newest
+
 -- name: parked_of_groups
 SELECT g.n, p.id, p.category, p.object_identifier, p.reason
   FROM unnest({arrays}, %(categories)s::integer[], %(objects)s::bigint[], %(ns)s::bigint[])
