@@ -6,6 +6,9 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.statements import Engine
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -41,6 +44,14 @@ def test_one_sequence_draws_the_ids_of_an_outbox_and_of_what_is_parked(
         )
         assert cursor.fetchone() == (1,)
     assert f"hybridcloud_{side}outbox_id_seq" in default
+
+
+@pytest.mark.parametrize("setting", ["jit", "enable_seqscan", "enable_bitmapscan", "enable_sort"])
+def test_the_engines_plans_are_pinned_for_its_own_statements_alone(setting: str) -> None:
+    assert Engine(CellOutbox, "cell_us").run([f"SHOW {setting}"], {}) == [("off",)]
+    with connections["cell_us"].cursor() as cursor:
+        cursor.execute(f"SHOW {setting}")
+        assert cursor.fetchone() == ("on",)
 
 
 def test_a_cell_has_no_table_of_control() -> None:
