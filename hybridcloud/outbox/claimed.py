@@ -24,7 +24,7 @@ from hybridcloud.outbox.recorded import Failures
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hybridcloud.outbox.category import OutboxScope, Policy
+    from hybridcloud.outbox.category import Policy
     from hybridcloud.outbox.statements import Key
 
 
@@ -48,8 +48,7 @@ class Shard:
         self.newer: dict[tuple[int, int], tuple[Message, list[int]]] = {}
         self.scope_number, self.identifier = key[-2], key[-1]
         self.cell: str | None = key[0] if len(key) > 2 else None
-        self.scope: OutboxScope | None = find_scope(self.scope_number)
-        self.policy: Policy = policy_of(self.scope)
+        self.policy: Policy = policy_of(find_scope(self.scope_number))
         self.handler_limit = self.policy.handler_timeout or settings().handler_timeout
 
     def groups(self) -> list[Group]:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from datetime import datetime
 
 type Message = tuple[int, int, int, int, str | None, datetime, datetime, str | None, float, bool]
@@ -42,7 +42,7 @@ class Group(NamedTuple):
     age: float
 
 
-def group_messages(messages: Iterable[Message], *, coalesce: bool) -> list[Group]:
+def group_messages(messages: Sequence[Message], *, coalesce: bool) -> list[Group]:
     """Group one shard's messages.
 
     Args:
@@ -54,8 +54,8 @@ def group_messages(messages: Iterable[Message], *, coalesce: bool) -> list[Group
         The groups in the order of their oldest message, so that a parent that
         was created before its child is handled before it.
     """
-    ordered = sorted(messages, key=_id_of)
-    if not coalesce:
+    ordered = sorted(messages, key=_id_of) if len(messages) > 1 else messages
+    if not coalesce or len(messages) == 1:
         return [Group(message, [message[ID]], message[AGE]) for message in ordered]
     same: dict[tuple[int, int], list[Message]] = {}
     for message in ordered:

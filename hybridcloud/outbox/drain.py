@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.switches import Switches
 
 SHARDS_PER_PASS: Final = 256
+SUSPECTS_EVERY: Final = 1.0
+"""Seconds after which a drain looks again for shards whose drainer vanished."""
 BUDGET: Final = 30.0
 """Seconds after which a drain task starts no further pass."""
 _FIRST_POLL: Final = 0.002
@@ -75,13 +77,16 @@ class Drainer:
         deadline = monotonic() + budget
         total = 0
         cursors: dict[str | None, Key] = {}
+        look_for_suspects = 0.0
         progress = True
         while progress and monotonic() < deadline:
             progress = False
-            for leases in self._suspects(deadline):
-                moved = self._run(leases)
-                total += moved
-                progress = progress or moved > 0
+            if monotonic() >= look_for_suspects:
+                for leases in self._suspects(deadline):
+                    moved = self._run(leases)
+                    total += moved
+                    progress = progress or moved > 0
+                look_for_suspects = monotonic() + SUSPECTS_EVERY
             for cell in self._targets():
                 cursor = cursors.get(cell, after)
                 leases = Leases(self.engine)

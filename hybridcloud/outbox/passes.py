@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 MESSAGES_PER_PASS: Final = 5000
 LEAST_PER_SHARD: Final = 20
+_NOTHING: Final[frozenset[int]] = frozenset()
 
 
 class Reader(Protocol):
@@ -191,15 +192,16 @@ class Pass:
     def _drain(self, shard: Shard) -> None:
         if shard.cell is not None and cell_is_broken(shard.cell):
             return  # its breaker opened during the pass: that is no attempt of this shard's
-        failures = shard.failures
-        if not self.leases.suspect and failures.crash_is_due(heed=self.heed_backoff):
+        failures = shard.failures if shard.touched else None
+        is_alone = self.leases.suspect
+        if failures and not is_alone and failures.crash_is_due(heed=self.heed_backoff):
             return  # rule 8: a group that crashed its worker is tried alone, by another claim
         groups = shard.groups()
         if shard.newer:
             groups = [with_newer(shard, group) for group in groups]
-        if not self._settle_crash(shard, groups):
+        if is_alone and not self._settle_crash(shard, groups):
             return
-        stopped = self.switches.stopped_categories(shard.scope_number, shard.identifier, shard.cell)
+        stopped = self._stopped_in(shard) if self.switches.categories else _NOTHING
         for group in groups:
             if not self.leases.owns(shard.key):
                 self.batch.drop(shard.key)
@@ -209,13 +211,16 @@ class Pass:
                 continue
             if not self._handle(shard, group):
                 return
-        self.batch.forget(failures.of_the_shard())
+        if failures:
+            self.batch.forget(failures.of_the_shard())
+
+    def _stopped_in(self, shard: Shard) -> frozenset[int]:
+        return self.switches.stopped_categories(shard.scope_number, shard.identifier, shard.cell)
 
     def _settle_crash(self, shard: Shard, groups: list[Group]) -> bool:
         """Count what was running when the last drainer vanished (rule 8); say whether the shard goes on."""
-        handling_then = self.leases.handling if self.leases.suspect else None
-        self.leases.handling = None
-        for group in groups:
+        handling_then, self.leases.handling = self.leases.handling, None
+        for group in groups if handling_then is not None else ():
             if handling_then in group.ids:
                 groups.remove(group)
                 return record_crash(self, shard, group)

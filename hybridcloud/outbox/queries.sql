@@ -219,9 +219,9 @@ WITH gone AS (
 INSERT INTO {parked} (id, {key}, category, object_identifier, payload, scheduled_from, scheduled_for,
                       date_added, headers, reason, error)
 SELECT id, {key}, category, object_identifier, payload,
-       CASE WHEN %(delay)s::float8 IS NULL THEN scheduled_from ELSE clock_timestamp() END,
+       CASE WHEN %(delay)s::float8 IS NULL THEN scheduled_from ELSE statement_timestamp() END,
        CASE WHEN %(delay)s::float8 IS NULL THEN scheduled_for
-            ELSE clock_timestamp() + make_interval(secs => %(delay)s::float8) END,
+            ELSE statement_timestamp() + make_interval(secs => %(delay)s::float8) END,
        date_added, headers, %(reason)s, %(park_error)s
   FROM gone ORDER BY id
     ON CONFLICT (id) DO NOTHING
