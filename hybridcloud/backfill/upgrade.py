@@ -179,7 +179,7 @@ def _drain(here: CurrentSilo) -> int:
         moved = 0
         for engine in _engines(here):
             schedule.tick(engine)
-            moved += Drainer(engine.outbox, engine.alias).sweep()
+            moved += Drainer(engine.outbox, engine.alias).sweep(whole=True)
         return moved
 
 

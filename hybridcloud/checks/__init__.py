@@ -4,7 +4,7 @@ E001 unknown key · E002 wrong value · E003 category without scope · E004 outb
 E005 no shard key · E006 manager that produces nothing · W009 receiver without ``**kwargs`` ·
 E014 replicated model without handlers · E015 foreign ``on_delete`` · E016 ``on_delete`` in the
 database · W021 no beat schedule · W022 tasks that are lost or run twice · E030 weak RPC secret ·
-W033 no rotation of RPC secrets · E046 sequence with a cache
+W033 no rotation of RPC secrets · W042 notifications that nobody hears · E046 sequence with a cache
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from django.core.checks import Tags, register
 
-from hybridcloud.checks import celery, configuration, handlers, models, sequences
+from hybridcloud.checks import celery, configuration, handlers, listening, models, sequences
 
 TAG: Final = "hybridcloud"
 
@@ -34,3 +34,4 @@ def register_all() -> None:
         register(check, TAG, Tags.security, deploy=True)
     # Not our own tag: `check --tag hybridcloud` must do without a database.
     register(sequences.check_sequences, Tags.database)
+    register(listening.check_listening, Tags.database)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         OutboxBase,
     )
     from hybridcloud.outbox.signals import RetryLater, process_cell_outbox, process_control_outbox
+    from hybridcloud.outbox.trigger_cells import CellMapping
 
 _HOMES = {
     "hybridcloud.errors": (
@@ -80,10 +81,12 @@ _HOMES = {
         "process_cell_outbox",
         "process_control_outbox",
     ),
+    "hybridcloud.outbox.trigger_cells": ("CellMapping",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "CellMapping",
     "CellOutbox",
     "CellOutboxBase",
     "CellOutboxProducingManager",

@@ -36,6 +36,7 @@ class Shard:
             group must be looked at; else all of it may run.
         newer: what supersedes messages that were read, by category and object:
             the newest message and all ids.
+        is_whole: whether all its messages were read, and none was left or parked.
     """
 
     def __init__(self, key: Key, messages: list[Message]) -> None:
@@ -46,6 +47,7 @@ class Shard:
         self.held: set[tuple[int, int]] = set()
         self.touched = bool(messages[0][FLAGGED])
         self.newer: dict[tuple[int, int], tuple[Message, list[int]]] = {}
+        self.is_whole = False
         self.scope_number, self.identifier = key[-2], key[-1]
         self.cell: str | None = key[0] if len(key) > 2 else None
         self.policy: Policy = policy_of(find_scope(self.scope_number))

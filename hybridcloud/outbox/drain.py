@@ -17,13 +17,14 @@ from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxDatabaseError
 from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import FIRST, Leases
+from hybridcloud.outbox.horizon import NOTHING_KNOWN, ROWS, Horizon, horizon_of
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.passes import Pass, read_all
 from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
 from silos import SiloMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from hybridcloud.outbox.models import OutboxBase
     from hybridcloud.outbox.switches import Switches
@@ -45,6 +46,7 @@ class Drainer:
         alias: the database.
         heed_backoff: leave alone what waits for its next try.
         raise_failures: raise the first failure, after it was recorded.
+        stopped: asked before each pass and each shard: whether to end soon.
     """
 
     def __init__(
@@ -54,98 +56,163 @@ class Drainer:
         *,
         heed_backoff: bool = True,
         raise_failures: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.engine = Engine(outbox, alias)
         self._heed_backoff = heed_backoff
         self._raise_failures = raise_failures
+        self._stopped = stopped
+        self._deadline = 0.0
 
     def sweep(
-        self, *, budget: float = BUDGET, after: Key = FIRST, most: int = SHARDS_PER_PASS
+        self,
+        *,
+        budget: float = BUDGET,
+        after: Key = FIRST,
+        most: int = SHARDS_PER_PASS,
+        whole: bool = False,
     ) -> int:
         """Drain due shards, from a cursor on and round, until nothing is due or time is up.
 
         Args:
-            budget: seconds after which no further pass begins.
+            budget: seconds after which no further pass begins; the first one always does.
             after: the (scope, identifier) to begin behind, so that several
                 drainers begin at several places.
             most: shards that one pass claims.
+            whole: look at everything, also where going ahead by ids would do (`Horizon`).
 
         Returns:
             How many messages left the outbox, or were tried and failed.
         """
         self.engine.refuse_transaction("a drain")
-        deadline = monotonic() + budget
+        self._deadline = monotonic() + budget
         total = 0
         cursors: dict[str | None, Key] = {}
         look_for_suspects = 0.0
         progress = True
-        while progress and monotonic() < deadline:
+        while progress:
             progress = False
             if monotonic() >= look_for_suspects:
-                for leases in self._suspects(deadline):
-                    moved = self._run(leases)
+                for leases in self._suspects():
+                    moved = self._run(leases).moved
                     total += moved
                     progress = progress or moved > 0
                 look_for_suspects = monotonic() + SUSPECTS_EVERY
             for cell in self._targets():
-                cursor = cursors.get(cell, after)
-                leases = Leases(self.engine)
-                claimed = leases.claim_due(
-                    after=cursor,
-                    most=most,
-                    switches=kill_switches.current(),
-                    cell=cell,
-                    heed_backoff=self._heed_backoff,
-                )
-                if claimed:
-                    last, full = leases.keys[-1][-2:], len(leases.keys) == most
-                    moved = self._run(leases)
-                    total += moved
-                    cursors[cell] = last if full else FIRST
-                    progress = progress or moved > 0 or full
-                elif cursor != FIRST:
-                    cursors[cell] = FIRST
-                    progress = True
-                if monotonic() > deadline:
-                    break
+                horizon = horizon_of(self.engine, cell)
+                if horizon.leads and not whole:
+                    moved = self._go_ahead(horizon, cell, most)
+                    goes_on = moved > 0
+                else:
+                    cursor = cursors.get(cell, after)
+                    moved, cursors[cell] = self._go_round(horizon, cell, cursor, most)
+                    goes_on = moved > 0 or cursors[cell] != cursor
+                total += moved
+                progress = progress or goes_on
+                if self._is_over():
+                    return total
             if not progress and self._heed_backoff:
                 progress = bool(bring_back(self.engine, kill_switches.current()))
+                if progress:
+                    for cell in self._targets():
+                        horizon_of(self.engine, cell).look_again()
         return total
+
+    def _is_over(self) -> bool:
+        return monotonic() > self._deadline or self._stopped()
+
+    def _go_round(
+        self, horizon: Horizon, cell: str | None, cursor: Key, most: int
+    ) -> tuple[int, Key]:
+        """Drain the next due shards behind a cursor; return how many messages moved and the next cursor."""
+        if cursor == FIRST:
+            horizon.begin()
+        begun = monotonic()
+        leases = self._claim(cell, cursor, most)
+        keys = list(leases.keys)
+        horizon.claimed(monotonic() - begun, len(keys))
+        moved = 0
+        if keys:
+            run = self._run(leases, horizon)
+            moved = run.moved
+            if run.left_some:
+                horizon.left_some()
+        if len(keys) == most:
+            return moved, keys[-1][-2:]
+        horizon.ended()
+        return moved, FIRST
+
+    def _go_ahead(self, horizon: Horizon, cell: str | None, most: int) -> int:
+        """Drain the shards of the next messages behind what was passed; return how many messages moved."""
+        switches = kill_switches.current()
+        rows = self.engine.query("ahead", {"cell": cell, "passed": horizon.passed, "most": ROWS})
+        keys = [
+            key
+            for key in dict.fromkeys(row[:-1] for row in rows)
+            if not is_off(self.engine, switches, key)
+        ]
+        moved = 0
+        for at in range(0, len(keys), most):
+            if at and self._is_over():
+                return moved
+            leases = Leases(self.engine)
+            if leases.claim_known(keys[at : at + most], heed_backoff=self._heed_backoff):
+                moved += self._run(leases, horizon, known=horizon.emptied).moved
+        horizon.ahead(rows[-1][-1] if len(rows) == ROWS else None)
+        return moved
 
     def once(self) -> int:
         """Drain each shard that has messages once; in what order is not said."""
         self.engine.refuse_transaction("a drain")
-        total = sum(self._run(leases) for leases in self._suspects(monotonic() + BUDGET))
+        self._deadline = monotonic() + BUDGET
+        total = sum(self._run(leases).moved for leases in self._suspects())
         for cell in self._targets():
             cursor: Key | None = FIRST
             while cursor is not None:
-                leases = Leases(self.engine)
-                claimed = leases.claim_due(
-                    after=cursor,
-                    most=SHARDS_PER_PASS,
-                    switches=kill_switches.current(),
-                    cell=cell,
-                    heed_backoff=self._heed_backoff,
-                )
-                full = claimed and len(leases.keys) == SHARDS_PER_PASS
+                leases = self._claim(cell, cursor, SHARDS_PER_PASS)
+                full = len(leases.keys) == SHARDS_PER_PASS
                 cursor = leases.keys[-1][-2:] if full else None
-                if claimed:
-                    total += self._run(leases)
+                if leases.keys:
+                    total += self._run(leases).moved
         return total
 
-    def _run(self, leases: Leases) -> int:
-        return Pass(
+    def _claim(self, cell: str | None, cursor: Key, most: int) -> Leases:
+        leases = Leases(self.engine)
+        leases.claim_due(
+            after=cursor,
+            most=most,
+            switches=kill_switches.current(),
+            cell=cell,
+            heed_backoff=self._heed_backoff,
+        )
+        return leases
+
+    def _run(
+        self,
+        leases: Leases,
+        horizon: Horizon | None = None,
+        known: Mapping[Key, int] = NOTHING_KNOWN,
+    ) -> Pass:
+        settled = horizon.settled if horizon else 0
+        run = Pass(
             self.engine,
             leases,
             kill_switches.current(),
             raise_failures=self._raise_failures,
             heed_backoff=self._heed_backoff,
-        ).run()
+            known=known,
+            stopped=self._stopped,
+        )
+        run.run()
+        if horizon:
+            horizon.empty(run.emptied, settled)
+            horizon.settle(self.engine, run.newest_read)
+        return run
 
-    def _suspects(self, deadline: float) -> Iterator[Leases]:
+    def _suspects(self) -> Iterator[Leases]:
         """Claim, one after another, shards that must be drained alone (rule 8)."""
         seen: set[Key] = set()
-        while monotonic() < deadline:
+        while not self._is_over():
             leases = Leases(self.engine)
             switches = kill_switches.current()
             if switches.everything or not leases.claim_suspect(

@@ -52,6 +52,7 @@ def record_failure(
         OutboxFlushError: where the caller of the drain wants to be told.
     """
     engine, policy, message = run.engine, shard.policy, group.newest
+    shard.is_whole = False
     if not run.leases.owns(shard.key):
         run.batch.drop(shard.key)
         return False

@@ -165,7 +165,7 @@ class _Flush:
     def _is_far_behind(self, key: Key) -> bool:
         first = min(row.id for row in self._own[key])
         params = {"first": first, "most": MOST_AHEAD + 1, **self._engine.keys([key])}
-        return int(self._engine.query("ahead", params)[0][0]) > MOST_AHEAD
+        return int(self._engine.query("before", params)[0][0]) > MOST_AHEAD
 
     def _wait(self, key: Key, deadline: float) -> None:
         """Wait for the drainer that has the shard; return as soon as one's own messages are gone."""

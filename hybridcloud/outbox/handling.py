@@ -230,6 +230,7 @@ def at_most_once(run: Pass, shard: Shard, group: Group, captured: Sequence[int])
     A failure or a crash leaves a dead letter, and nothing runs twice.
     """
     engine, message = run.engine, group.newest
+    shard.is_whole = False
     run.batch.flush()
     older = [each for each in captured if each != message[ID]]
     rows = engine.query(

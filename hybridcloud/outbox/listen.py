@@ -132,7 +132,7 @@ class ListeningDrainer:
         ]
 
     def stop(self) -> None:
-        """Begin no further pass; what is claimed is finished and given back. Safe in a signal handler."""
+        """End after the shard under way, and give the others back. Safe in a signal handler."""
         self._stopped = True
 
     def run(self) -> None:
@@ -161,7 +161,9 @@ class ListeningDrainer:
                 break
             try:
                 with assume_silo(table.silo.mode, cell=table.silo.cell):
-                    drained = Drainer(table.outbox, table.alias).sweep(budget=_SWEEP)
+                    drained = Drainer(
+                        table.outbox, table.alias, stopped=lambda: self._stopped
+                    ).sweep(budget=_SWEEP)
                     if tick:
                         schedule.tick(Engine(table.outbox, table.alias))
                         backfill_outboxes(table.silo.mode.name, drained)

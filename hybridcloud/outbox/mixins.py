@@ -20,6 +20,7 @@ from hybridcloud.outbox.context import joined_context, outbox_context
 from hybridcloud.outbox.managers import ProducingManager
 from hybridcloud.outbox.production import cells_of_owner, default_hook, produce, uses_default
 from hybridcloud.outbox.registration import register, root_of
+from hybridcloud.outbox.trigger_cells import names_of_row
 from hybridcloud.outbox.triggered import is_triggered, triggered
 from silos import SiloMode
 from silos.cells import all_cells
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.category import OutboxCategory
     from hybridcloud.outbox.models import CellOutboxBase, ControlOutboxBase, OutboxBase
+    from hybridcloud.outbox.trigger_cells import TriggerCells
 
 
 class ProducingModel(models.Model):
@@ -43,6 +45,7 @@ class ProducingModel(models.Model):
             ``shard_key``, such as ``"auth_provider.organization_id"``.
         outbox_via: ``"trigger"`` has triggers write the messages, so that raw SQL cannot bypass them.
         trigger_payload: with triggers, the columns (``organization_id``) that make up the payload.
+        trigger_cells: with triggers in control, which cells hear of a row: ``"all"`` or a `CellMapping`.
     """
 
     default_flush: ClassVar[bool | None] = None
@@ -54,6 +57,7 @@ class ProducingModel(models.Model):
     is_replicated: ClassVar[bool] = False
     outbox_via: ClassVar[Literal["mixin", "trigger"]] = "mixin"
     trigger_payload: ClassVar[tuple[str, ...]] = ()
+    trigger_cells: ClassVar[TriggerCells | None] = None
 
     objects: ClassVar[ProducingManager[Self]] = ProducingManager()
     # Unfiltered, whatever `objects` becomes: Django's cascades and related managers go through it.
@@ -298,10 +302,12 @@ class ReplicatedControlModel(ControlOutboxProducingModel):
     def outbox_cell_names(self) -> Collection[str]:
         """Return the cells that must hear of a change: those of the row's organization, else of its user.
 
+        With ``trigger_cells``, those that the triggers find.
+
         Raises:
             IdentifierError: it has neither an ``organization_id`` nor a ``user_id``.
         """
-        return cells_of_owner(self)
+        return cells_of_owner(self) if self.trigger_cells is None else names_of_row(self)
 
     @default_hook
     def outbox_cell_names_for_deletion(self) -> Collection[str]:

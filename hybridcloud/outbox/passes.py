@@ -31,15 +31,16 @@ from hybridcloud.outbox.coalesce import (
     Message,
 )
 from hybridcloud.outbox.failures import record_crash, record_failure, tell_lost
+from hybridcloud.outbox.horizon import NOTHING_KNOWN
 from hybridcloud.outbox.parked import Freed, bring_back_freed
 from hybridcloud.outbox.recorded import Failures
 from hybridcloud.outbox.signals import RetryLater
-from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
+from hybridcloud.outbox.statements import NO_BOUND, Engine, Key, int_array
 from hybridcloud.outbox.superseded import look_further, with_newer
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hybridcloud.outbox.claim import Leases
     from hybridcloud.outbox.handling import Route
@@ -57,6 +58,14 @@ class Reader(Protocol):
     def __call__(self, keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
         """Return the name of the statement and its parameters but the keys."""
         ...
+
+
+def _never() -> bool:
+    return False
+
+
+def _from_head(keys: Sequence[Key]) -> dict[str, Any]:
+    return {"afters": f"{{{','.join('0' * len(keys))}}}"}
 
 
 def read_all(bound: int = NO_BOUND) -> Reader:
@@ -80,6 +89,13 @@ class Pass:
         synchronous: whether a writer's own flush does it; for metrics.
         raise_failures: raise the first failure, after it was recorded.
         heed_backoff: leave alone what waits for its next try.
+        known: shards with the id up to which nothing of them is left.
+        stopped: asked before each shard; what is left then is given back unhandled.
+
+    Attributes:
+        emptied: shards of which everything was read, handled and deleted.
+        left_some: whether a shard has more than the pass read.
+        newest_read: the newest id that it read; 0: none.
     """
 
     def __init__(
@@ -92,6 +108,8 @@ class Pass:
         synchronous: bool = False,
         raise_failures: bool = False,
         heed_backoff: bool = True,
+        known: Mapping[Key, int] = NOTHING_KNOWN,
+        stopped: Callable[[], bool] = _never,
     ) -> None:
         self.engine = engine
         self.leases = leases
@@ -104,9 +122,13 @@ class Pass:
         self.signal = handling.signal_of(engine)
         self.batch = Batch(engine, leases, synchronous=synchronous)
         self._routes: dict[int, Route] = {}
+        self._known = known
+        self._stopped = stopped
         self.freed: list[Freed] = []
         self.moved = 0
         self.newest_read = 0
+        self.emptied: list[Key] = []
+        self.left_some = False
 
     def run(self) -> int:
         """Drain the claimed shards once and give them back.
@@ -121,6 +143,8 @@ class Pass:
         with handling.own_silo(self.engine), self.leases.watched():
             try:
                 for shard in self._read():
+                    if self._stopped():
+                        break
                     self._drain(shard)
                 self.batch.finish(self.leases.keys)
             except BaseException:
@@ -136,7 +160,7 @@ class Pass:
     def _read(self) -> list[Shard]:
         keys = list(self.leases.keys)
         name, params = self.read(keys)
-        rows = self.engine.query(name, {**params, **self.engine.keys(keys)})
+        rows = self.engine.query(name, {**self._after(keys), **params, **self.engine.keys(keys)})
         self.batch.read_at = monotonic()
         shards = shards_of(keys, rows)
         flagged = [shard.key for shard in shards if shard.messages[0][FLAGGED]]
@@ -145,18 +169,27 @@ class Pass:
             shards = [shard for shard in shards if not shard.messages[0][FLAGGED]] + exact
         if name == "fetch":
             for shard in shards:
+                shard.is_whole = len(shard.messages) < params["most"]
                 look_further(self.engine, shard, params)
+            self.left_some = not all(shard.is_whole for shard in shards)
         count = sum(len(shard.messages) for shard in shards)
         self.newest_read = max((m[ID] for shard in shards for m in shard.messages), default=0)
         for seam in hooks.active.after_fetch:
             seam(count)
         return shards
 
+    def _after(self, keys: Sequence[Key]) -> dict[str, Any]:
+        """Return where the reading of each shard begins: behind what is known to be gone."""
+        known = self._known
+        return (
+            {"afters": int_array(known.get(key, 0) for key in keys)} if known else _from_head(keys)
+        )
+
     def _read_flagged(self, keys: list[Key]) -> list[Shard]:
         """Read shards with parked messages or failures: everything as of one moment."""
         name, params = self.read(keys)
         with self.engine.snapshot() as snapshot:
-            rows = snapshot.query(name, {**params, **self.engine.keys(keys)})
+            rows = snapshot.query(name, {**_from_head(keys), **params, **self.engine.keys(keys)})
             shards = shards_of(keys, rows)
             wanted = [
                 (position, shard.key, *group)
@@ -211,8 +244,13 @@ class Pass:
                 continue
             if not self._handle(shard, group):
                 return
+        self._went_through(shard, failures)
+
+    def _went_through(self, shard: Shard, failures: Failures | None) -> None:
         if failures:
             self.batch.forget(failures.of_the_shard())
+        if shard.is_whole and not shard.touched:
+            self.emptied.append(shard.key)
 
     def _stopped_in(self, shard: Shard) -> frozenset[int]:
         return self.switches.stopped_categories(shard.scope_number, shard.identifier, shard.cell)
@@ -251,6 +289,7 @@ class Pass:
     def _park(self, shard: Shard, group: Group, reason: str, **more: Any) -> None:
         """Move a group's message out of the way; older ones of a coalescing group go for good."""
         newest = group.newest[ID]
+        shard.is_whole = False
         self.batch.park(group.newest, reason, **more)
         older = [each for each in self.captured(shard, group) if each != newest]
         if older:

@@ -109,7 +109,9 @@ class _Targets:
     def __init__(self, model: type[ProducingModel], *, deleted: bool) -> None:
         self._hook = "outbox_cell_names_for_deletion" if deleted else "outbox_cell_names"
         self._known: dict[tuple[str, int], list[str]] | None = (
-            {} if uses_default(model, self._hook) and not deleted else None
+            {}
+            if uses_default(model, self._hook) and model.trigger_cells is None and not deleted
+            else None
         )
 
     def of(self, instance: Any) -> list[str]:

@@ -102,17 +102,23 @@ SELECT DISTINCT {f_key}, %(owner)s, %(token)s::bigint, clock_timestamp() + make_
     ON CONFLICT DO NOTHING
 RETURNING {key}
 
+-- name: ahead
+-- The oldest messages behind an id, whoever's: by the primary key, not by the shard index.
+SELECT {key}, id FROM {outbox} WHERE {in_cell}id > %(passed)s ORDER BY id LIMIT %(most)s
+
 -- name: fetch
 -- Always a statement after the claim's, so that it sees what the last owner deleted (rule 1).
+-- `afters`: where each shard's reading begins, 0 for its head.
 -- `flagged`: the shard has parked messages or failures; whoever reads that reads them too.
 SELECT k.n, o.id, o.category, o.object_identifier, o.payload::text, o.scheduled_for, o.date_added,
        o.headers::text,
        extract(epoch FROM clock_timestamp() - greatest(o.date_added, o.scheduled_for))::float8,
        x.flagged
-  FROM unnest({arrays}) WITH ORDINALITY k({key}, n)
+  FROM unnest({arrays}, %(afters)s::bigint[]) WITH ORDINALITY k({key}, after, n)
  CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}))
                          OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})) AS flagged) x
- CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE ({o_key}) = ({k_key}) AND o.id <= %(bound)s
+ CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE ({o_key}) = ({k_key})
+                        AND o.id > k.after AND o.id <= %(bound)s
                       ORDER BY o.id LIMIT %(most)s) o
 
 -- name: fetch_own
@@ -282,7 +288,7 @@ SELECT (SELECT count(*) FROM {outbox} WHERE id = ANY(%(ids)s)),
        OR EXISTS (SELECT 1 FROM {lease} l JOIN unnest({arrays}) k({key}) ON ({l_key}) = ({k_key})
                    WHERE l.until <= clock_timestamp() OR l.suspect)
 
--- name: ahead
+-- name: before
 -- How many messages of a shard are before an id, counted up to a bound.
 SELECT count(*) FROM (
     SELECT 1 FROM {outbox} o JOIN unnest({arrays}) k({key}) ON ({o_key}) = ({k_key})

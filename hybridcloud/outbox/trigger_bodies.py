@@ -15,6 +15,7 @@ from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.identifiers import shard_field
 from hybridcloud.outbox.production import uses_default
 from hybridcloud.outbox.registration import root_of
+from hybridcloud.outbox.trigger_cells import cells_of_row, every_cell, quoted
 from hybridcloud.outbox.triggered import HEADERS_SETTING, columns_payload
 from silos import SiloMode
 
@@ -58,8 +59,8 @@ def problem_of(  # noqa: PLR0911 - one answer for each reason
     model: type[ProducingModel],
 ) -> str | None:
     """Say why triggers cannot write a model's messages; None: they can."""
-    if model.silo_mode is not SiloMode.CELL:
-        return "it lives in control, and which cells must hear of a row is told by Python"
+    if model.silo_mode is SiloMode.CONTROL and (problem := _problem_of_cells(model)) is not None:
+        return problem
     if not model.has_default_messages():
         return "it makes its messages itself"
     hook: Any = model.payload_for_update
@@ -79,6 +80,15 @@ def problem_of(  # noqa: PLR0911 - one answer for each reason
         if name not in own or not any(_is(own[name], kind) for kind in _PLAIN):
             return f"{name!r} in trigger_payload is no column of numbers, text, truth or JSON"
     return None
+
+
+def _problem_of_cells(model: Any) -> str | None:
+    if model.trigger_cells is None:
+        return "it lives in control, and trigger_cells does not say which cells hear of a row"
+    for hook in ("outbox_cell_names", "outbox_cell_names_for_deletion"):
+        if hasattr(model, hook) and not uses_default(model, hook):
+            return f"{hook}() is Python; leave it to trigger_cells"
+    return None if model.trigger_cells == "all" else model.trigger_cells.problem(model)
 
 
 def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
@@ -106,48 +116,61 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     category = model.category
     scope = category.get_scope()
     shard: Any = shard_field(scope, model)
-    key, shard_column = _quoted(concrete._meta.pk.column), _quoted(shard.column)
+    key, shard_column = quoted(concrete._meta.pk.column), quoted(shard.column)
     target = model.outbox_model().tables().outbox
+    fans_out = model.silo_mode is SiloMode.CONTROL
+    into, cell, last = ("cell_name, ", "m.cell, ", ", m.cell") if fans_out else ("", "", "")
 
-    def body(source: str) -> str:
+    def body(*sources: str) -> str:
         return f"""
 BEGIN
   INSERT INTO {target}
-    (shard_scope, shard_identifier, category, object_identifier, payload, headers)
-  SELECT {scope.value}, m.shard, {category.value}, m.object, m.payload,
+    ({into}shard_scope, shard_identifier, category, object_identifier, payload, headers)
+  SELECT {cell}{scope.value}, m.shard, {category.value}, m.object, m.payload,
     NULLIF(current_setting('{HEADERS_SETTING}', true), '')::jsonb
-  FROM ({source}) AS m
-  ORDER BY m.object, m.rank;
+  FROM ({" UNION ALL ".join(sources)}) AS m
+  ORDER BY m.object, m.rank{last};
   RETURN NULL;
 END
 """  # noqa: S608 - names and numbers from the model
 
-    def rows(table: str, alias: str) -> str:
+    def rows(table: str, row: str, payload: str, rank: int, cells: str, where: str = "") -> str:
+        """Return SQL for one message a row, or with a fan-out one for each of its cells."""
+        each = f" CROSS JOIN LATERAL ({cells}) AS c" if fans_out else ""
         return (
-            f"SELECT {alias}.{shard_column} AS shard, {alias}.{key} AS object, "  # noqa: S608
-            f"{_payload(model, alias)} AS payload, 1 AS rank FROM {table} AS {alias}"
+            f"SELECT {row}.{shard_column} AS shard, {row}.{key} AS object, "  # noqa: S608
+            f"{_payload(model, payload)} AS payload, {rank} AS rank"
+            f"{', c.cell' if fans_out else ''} FROM {table}{each}{where}"
         )
 
-    columns = [_quoted(f.column) for f in concrete._meta.concrete_fields if not f.generated]
-    before, after = (", ".join(f"{alias}.{name}" for name in columns) for alias in "on")
+    every, mine = every_cell(), cells_of_row(model, "n") if fans_out else ""
+    columns = [quoted(f.column) for f in concrete._meta.concrete_fields if not f.generated]
+    before, after = (", ".join(f"{row}.{name}" for name in columns) for row in "on")
     # Byte by byte: some types know no equality, and to others unequal values are equal.
     changed = f"ROW({before})::record *<> ROW({after})::record"
     joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"
-    gone = f"n.{key} IS NULL"
-    now = (
-        f"SELECT n.{shard_column} AS shard, n.{key} AS object, {_payload(model, 'n')} AS payload, "  # noqa: S608
-        f"1 AS rank FROM {joined} WHERE n.{key} IS NOT NULL AND (o.{key} IS NULL OR {changed})"
-    )
-    # The shard that a row left hears what is to be said now; a primary key that went, the last of it.
-    left = (
-        f"SELECT o.{shard_column}, o.{key}, CASE WHEN {gone} THEN {_payload(model, 'o')} "  # noqa: S608
-        f"ELSE {_payload(model, 'n')} END, 0 FROM {joined} "
-        f"WHERE o.{key} IS NOT NULL AND ({gone} OR o.{shard_column} <> n.{shard_column})"
-    )
+    stays = f"o.{key} IS NOT NULL AND n.{key} IS NOT NULL"
+    now = f" WHERE n.{key} IS NOT NULL AND (o.{key} IS NULL OR {changed})"
+    updated = [
+        rows(joined, "n", "n", 1, mine, now),
+        # The shard that a row left hears what is to be said now; a primary key that went, the last of it.
+        rows(
+            joined, "o", "n", 0, every, f" WHERE {stays} AND o.{shard_column} <> n.{shard_column}"
+        ),
+        rows(joined, "o", "o", 0, every, f" WHERE n.{key} IS NULL"),
+    ]
+    if fans_out and model.trigger_cells != "all":
+        # In its shard, cells that are no longer its own: they may hold a copy.
+        left = f"{cells_of_row(model, 'o')} EXCEPT {mine}"
+        updated.append(
+            rows(
+                joined, "o", "n", 0, left, f" WHERE {stays} AND o.{shard_column} = n.{shard_column}"
+            )
+        )
     return {
-        "insert": body(rows("hc_new", "n")),
-        "update": body(f"{now} UNION ALL {left}"),
-        "delete": body(rows("hc_old", "o")),
+        "insert": body(rows("hc_new AS n", "n", "n", 1, mine)),
+        "update": body(*updated),
+        "delete": body(rows("hc_old AS o", "o", "o", 1, every)),
         "truncate": _REFUSE_TRUNCATE,
     }
 
@@ -168,7 +191,7 @@ def _payload(model: type[ProducingModel], alias: str) -> str:
     own = {field.attname: field.column for field in concrete._meta.concrete_fields}
     if not model.trigger_payload:
         return "NULL::jsonb"
-    pairs = (f"'{name}', {alias}.{_quoted(own[name])}" for name in model.trigger_payload)
+    pairs = (f"'{name}', {alias}.{quoted(own[name])}" for name in model.trigger_payload)
     return f"jsonb_build_object({', '.join(pairs)})"
 
 
@@ -176,8 +199,3 @@ def _is(field: Any, kind: type[models.Field[Any, Any]]) -> bool:
     while isinstance(field, models.ForeignKey):
         field = field.target_field
     return isinstance(field, kind)
-
-
-def _quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tests.benchmarks.shapes import Shape
 
 _SHARDS = 256
-_MESSAGES = 5000
+_MESSAGES = 10_000
+"""Enough to see all messages of a shape at once, since ours looks further behind what it reads."""
 _ACK = 100
 _PINS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off"
 _CLAIM = f"""

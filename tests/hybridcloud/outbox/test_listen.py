@@ -21,7 +21,7 @@ from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.listen import POLL, Listener
 from hybridcloud.outbox.notify import channel_of, notifier
 
-from .engine import US, WAIT, Child, ids, leases, message, write
+from .engine import US, WAIT, Child, Kind, drain_us, ids, leases, listening, message, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,3 +203,14 @@ def test_an_unknown_way_to_kick_is_refused() -> None:
         pytest.raises(ConfigurationError, match=r"Unknown value 'notifi' of .*'notify'"),
     ):
         settings()
+
+
+def test_a_drainer_that_is_to_stop_begins_no_further_shard_and_gives_them_back() -> None:
+    write(*(message(shard=shard) for shard in (1, 2, 3)))
+    with listening(Kind.PLAIN) as seen:
+        assert drain_us(stopped=lambda: bool(seen.calls)) == 1
+        assert len(seen.calls) == 1
+        assert leases() == []
+        drain_us()
+    assert len(seen.calls) == 3
+    assert ids() == []

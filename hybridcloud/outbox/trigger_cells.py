@@ -1,0 +1,120 @@
+"""Says which cells triggers write messages for: without it only models of cells could leave theirs to PostgreSQL.
+
+A trigger cannot ask the resolver. It knows the directory's cells, written into
+its body by `migrate`, or finds an object's cells in a mapping table of control.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from django.apps import apps
+from django.core.exceptions import FieldDoesNotExist
+
+from silos import SiloMode
+from silos.cells import all_cells
+from silos.limits import EVERY_SILO, silo_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from django.db.models import Model
+
+
+class CellMapping(NamedTuple):
+    """A table of control that tells an object's cells.
+
+    Attributes:
+        model: the table's model, or its label.
+        match: the column that the producing model and the mapping share, such as ``user_id``.
+        cell: the mapping's column with the cell's name.
+        on: the mapping's column where it is not named as ``match``.
+    """
+
+    model: str | type[Model]
+    match: str
+    cell: str = "cell_name"
+    on: str | None = None
+
+    def resolved(self) -> type[Model]:
+        """Return the mapping's model."""
+        return apps.get_model(self.model) if isinstance(self.model, str) else self.model
+
+    def columns(self, producing: type[Model]) -> tuple[str, str, str]:
+        """Return the columns: what to match in the producing model and in the mapping, and the cell's.
+
+        Raises:
+            FieldDoesNotExist: one of the models has no such column.
+        """
+        mapping = self.resolved()
+        return (
+            _column(producing, self.match),
+            _column(mapping, self.on or self.match),
+            _column(mapping, self.cell),
+        )
+
+    def problem(self, producing: type[Model]) -> str | None:
+        """Say why a producing model's triggers cannot look here; None: they can."""
+        try:
+            mapping = self.resolved()
+            self.columns(producing)
+        except (LookupError, FieldDoesNotExist) as exc:
+            return f"trigger_cells names what is not there ({exc})"
+        if silo_of(mapping) not in (SiloMode.CONTROL, EVERY_SILO):
+            return f"trigger_cells names {mapping._meta.label}, which is no table of control"
+        return None
+
+    def names_for(self, value: Any, using: str) -> list[str]:
+        """Return the cells of an object as the triggers find them."""
+        rows = (
+            self.resolved()._default_manager.using(using).filter(**{self.on or self.match: value})
+        )
+        return sorted(set(rows.values_list(self.cell, flat=True)))
+
+
+type TriggerCells = Literal["all"] | CellMapping
+
+
+def names_of_row(instance: Any) -> Collection[str]:
+    """Return the cells that hear of a row of a model with ``trigger_cells``."""
+    cells: TriggerCells = instance.trigger_cells
+    if cells == "all":
+        return [cell.name for cell in all_cells()]
+    return cells.names_for(getattr(instance, cells.match), instance._state.db)
+
+
+def every_cell() -> str:
+    """Return SQL that gives all cells of the directory as ``cell``."""
+    names = ", ".join(_text(cell.name) for cell in sorted(all_cells(), key=lambda each: each.name))
+    return f"SELECT unnest(ARRAY[{names}]::text[]) AS cell"
+
+
+def cells_of_row(model: Any, alias: str) -> str:
+    """Return SQL that gives the cells that hear of a row of a transition table as ``cell``."""
+    if model.trigger_cells == "all":
+        return every_cell()
+    mapping: CellMapping = model.trigger_cells
+    match, on, cell = (quoted(column) for column in mapping.columns(model))
+    table = quoted(mapping.resolved()._meta.db_table)
+    return (
+        f"SELECT DISTINCT x.{cell}::text AS cell FROM {table} AS x "  # noqa: S608 - names of models
+        f"WHERE x.{on} = {alias}.{match}"
+    )
+
+
+def _column(model: type[Model], name: str) -> str:
+    for field in model._meta.concrete_fields:
+        if name in (field.attname, field.name):
+            return str(field.column)
+    raise FieldDoesNotExist(f"{model._meta.label} has no column {name!r}")
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def _text(value: str) -> str:
+    escaped = value.replace("'", "''")
+    return f"'{escaped}'"
