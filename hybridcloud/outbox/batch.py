@@ -27,6 +27,7 @@ class Batch:
     Attributes:
         read_at: when the pass read its messages, by the monotonic clock.
         moved: messages that left the outbox so far, or failed.
+        since: when the oldest of what is gathered was, by the monotonic clock.
     """
 
     def __init__(self, engine: Engine, leases: Leases, *, synchronous: bool) -> None:
@@ -35,7 +36,7 @@ class Batch:
         self._engine = engine
         self._leases = leases
         self._synchronous = synchronous
-        self._since: float | None = None
+        self.since: float | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -47,7 +48,7 @@ class Batch:
         self._messages: Counter[int] = Counter()
         self._retired: Counter[int] = Counter()
         self._ages: dict[int, list[float]] = {}
-        self._since = None
+        self.since = None
 
     def take(self, category: int, ids: Sequence[int], age: float, *, calls: int) -> None:
         """Gather messages whose handler returned, or that a newer one supersedes."""
@@ -63,15 +64,36 @@ class Batch:
             if ages is None:
                 ages = self._ages[category] = []
             ages.append(age)
-        if self._since is None:
-            self._since = monotonic()
+        if self.since is None:
+            self.since = monotonic()
+
+    def handled(self, category: int, ids: Sequence[int], age: float, now: float) -> int:
+        """Gather the messages of one handler call; return how many wait for their acknowledgement.
+
+        Args:
+            category: their category.
+            ids: they.
+            age: seconds since the oldest was due, when they were read.
+            now: the monotonic clock.
+        """
+        own = self._ids
+        if self.since is None:
+            self.since = now
+        own += ids
+        self._messages[category] += len(ids)
+        self._calls[category] += 1
+        ages = self._ages.get(category)
+        if ages is None:
+            ages = self._ages[category] = []
+        ages.append(age)
+        return len(own)
 
     def drop_retired(self, category: int, ids: Sequence[int]) -> None:
         """Gather messages of a retired category, which nothing handles."""
         self._ids += ids
         self._retired[category] += len(ids)
-        if self._since is None:
-            self._since = monotonic()
+        if self.since is None:
+            self.since = monotonic()
 
     def also_parked(self, ids: Iterable[int]) -> None:
         """Remember that captured messages are in the parked table, or were when they were read."""
@@ -89,9 +111,11 @@ class Batch:
 
     def is_full(self, most: int) -> bool:
         """Say whether it is time to acknowledge: enough messages, or long enough ago."""
-        return len(self._ids) >= most or (
-            self._since is not None and monotonic() - self._since > LONGEST_UNACKNOWLEDGED
-        )
+        return len(self._ids) >= most or self.is_late(monotonic())
+
+    def is_late(self, now: float) -> bool:
+        """Say whether something has waited too long for its acknowledgement."""
+        return self.since is not None and now - self.since > LONGEST_UNACKNOWLEDGED
 
     def drop(self, key: Key) -> None:
         """Let go of a shard that another drainer has taken; what was handled of it stays gathered."""

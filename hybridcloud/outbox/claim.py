@@ -119,13 +119,17 @@ class Leases:
             return [None]
         return [cell.name for cell in all_cells()]
 
-    def owns(self, key: Key) -> bool:
+    def owns(self, key: Key, now: float | None = None) -> bool:
         """Say whether the shard is still this drainer's, renewing the lease when a third of it is gone.
 
         Called before each handler: a worker that was stalled past its lease
         handles nothing more of a shard that another has taken (rule 7).
+
+        Args:
+            key: the shard.
+            now: the monotonic clock, where the caller has just read it.
         """
-        if time.monotonic() - self.renewed_at > self._conf.renew_after:
+        if (time.monotonic() if now is None else now) - self.renewed_at > self._conf.renew_after:
             self.renew()
         return not (self.lost and key in self.lost)
 

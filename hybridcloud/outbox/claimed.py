@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -39,19 +40,42 @@ class Shard:
         is_whole: whether all its messages were read, and none was left or parked.
     """
 
-    def __init__(self, key: Key, messages: list[Message]) -> None:
+    def __init__(self, key: Key, messages: list[Message], policy: Policy) -> None:
         self.key = key
         self.messages = messages
-        self.failures = Failures([])
+        self.policy = policy
+        self.touched: bool = messages[0][FLAGGED]
+        self.is_whole = False
         self.parked: dict[tuple[int, int], list[tuple[int, str]]] = {}
         self.held: set[tuple[int, int]] = set()
-        self.touched = bool(messages[0][FLAGGED])
         self.newer: dict[tuple[int, int], tuple[Message, list[int]]] = {}
-        self.is_whole = False
-        self.scope_number, self.identifier = key[-2], key[-1]
-        self.cell: str | None = key[0] if len(key) > 2 else None
-        self.policy: Policy = policy_of(find_scope(self.scope_number))
-        self.handler_limit = self.policy.handler_timeout or settings().handler_timeout
+
+    @property
+    def scope_number(self) -> int:
+        """The number of the shard's scope."""
+        number: int = self.key[-2]
+        return number
+
+    @property
+    def identifier(self) -> int:
+        """The shard's identifier."""
+        identifier: int = self.key[-1]
+        return identifier
+
+    @property
+    def cell(self) -> str | None:
+        """The target cell; None in a cell's own table."""
+        return self.key[0] if len(self.key) > 2 else None
+
+    @property
+    def handler_limit(self) -> float:
+        """Seconds after which a handler counts as hung."""
+        return self.policy.handler_timeout or settings().handler_timeout
+
+    @cached_property
+    def failures(self) -> Failures:
+        """What is recorded of it; found with its messages where it is touched."""
+        return Failures([])
 
     def groups(self) -> list[Group]:
         """Return the messages grouped as the scope wants it."""
@@ -79,8 +103,12 @@ class Shard:
 
 def shards_of(keys: Sequence[Key], rows: Sequence[Any]) -> list[Shard]:
     """Make the shards of what a fetch gave."""
-    ordered = sorted(rows, key=itemgetter(N))
-    return [
-        Shard(keys[position - 1], list(messages))
-        for position, messages in groupby(ordered, key=itemgetter(N))
-    ]
+    shards: list[Shard] = []
+    scope, policy = None, policy_of(None)
+    for position, messages in groupby(sorted(rows, key=itemgetter(N)), key=itemgetter(N)):
+        key = keys[position - 1]
+        if key[-2] != scope:
+            scope = key[-2]
+            policy = policy_of(find_scope(scope))
+        shards.append(Shard(key, list(messages), policy))
+    return shards

@@ -5,15 +5,16 @@ Pure: no database, no clock. A message is a row as the fetch gives it.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
-type Message = tuple[int, int, int, int, str | None, datetime, datetime, str | None, float, bool]
-"""n of the shard, id, category, object, payload, scheduled_for, date_added, headers, age in s, flagged."""
+type Message = tuple[int, int, int, int, str | None, float | None, float, str | None, float, bool]
+"""n of the shard, id, category, object, payload, scheduled_for (None: as date_added), date_added, headers,
+age in s, flagged; times in seconds since 1970."""
 
 N: Final = 0
 ID: Final = 1
@@ -26,6 +27,13 @@ HEADERS: Final = 7
 AGE: Final = 8
 FLAGGED: Final = 9
 _id_of: Final = itemgetter(ID)
+
+
+def dates_of(message: Message) -> tuple[datetime, datetime]:
+    """Return when a message was added and when it was due; exact to the microsecond, as PostgreSQL is."""
+    added = datetime.fromtimestamp(message[DATE_ADDED], UTC)
+    due = message[SCHEDULED_FOR]
+    return added, added if due is None else datetime.fromtimestamp(due, UTC)
 
 
 class Group(NamedTuple):

@@ -19,7 +19,8 @@ from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import FIRST, Leases
 from hybridcloud.outbox.horizon import NOTHING_KNOWN, ROWS, Horizon, horizon_of
 from hybridcloud.outbox.parked import bring_back
-from hybridcloud.outbox.passes import Pass, read_all
+from hybridcloud.outbox.passes import Pass
+from hybridcloud.outbox.reading import read_all
 from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
 from silos import SiloMode
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hybridcloud.conf import FlushMode
-    from hybridcloud.outbox.passes import Reader
+    from hybridcloud.outbox.reading import Reader
     from hybridcloud.outbox.switches import Switches
     from hybridcloud.outbox.written import Written, WrittenRow
 

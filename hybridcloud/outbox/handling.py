@@ -20,12 +20,11 @@ from hybridcloud.errors import OutboxRecursionLimitError
 from hybridcloud.outbox.category import Policy, category_name, find_category, is_retired
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
-    DATE_ADDED,
     HEADERS,
     ID,
     OBJECT,
     PAYLOAD,
-    SCHEDULED_FOR,
+    dates_of,
 )
 from hybridcloud.outbox.signals import RetryLater, process_cell_outbox, process_control_outbox
 from silos import SiloMode, assume_silo
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 NOT_FINISHED: Final = "started, not finished"
 _DEFAULT_POLICY: Final = Policy()
 # What PostgreSQL makes of jsonb begins with no space: half of what json.loads does is not needed.
-_decode: Final = json.JSONDecoder().raw_decode
+decode: Final = json.JSONDecoder().raw_decode
 
 
 def policy_of(scope: OutboxScope | None) -> Policy:
@@ -130,13 +129,14 @@ def call(run: Pass, shard: Shard, message: Message) -> None:
     """
     leases, payload = run.leases, message[PAYLOAD]
     route = run.route(message[CATEGORY])
+    added, due = dates_of(message)
     arguments: dict[str, Any] = {
-        "payload": None if payload is None else _decode(payload)[0],
+        "payload": None if payload is None else decode(payload)[0],
         "object_identifier": message[OBJECT],
         "shard_identifier": shard.identifier,
         "shard_scope": shard.scope_number,
-        "date_added": message[DATE_ADDED],
-        "scheduled_for": message[SCHEDULED_FOR],
+        "date_added": added,
+        "scheduled_for": due,
         "message_id": message[ID],
     }
     if shard.cell is not None:
@@ -152,8 +152,12 @@ def call(run: Pass, shard: Shard, message: Message) -> None:
     finally:
         leases.handler_since = None
     if not heard:
-        # Rule 3: the receiver was disconnected since the pass looked for it.
-        raise RetryLater(reason="nobody listens any more")
+        raise nobody_listens()
+
+
+def nobody_listens() -> RetryLater:
+    """Return the error for a receiver that was disconnected since the pass looked for it (rule 3)."""
+    return RetryLater(reason="nobody listens any more")
 
 
 def _send_watched(

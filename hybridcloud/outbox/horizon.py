@@ -33,8 +33,10 @@ ROWS: Final = 5000
 _SETTLE_EVERY: Final = 0.1
 _MOST_KNOWN: Final = 100_000
 # A claim of 256 shards takes 5 to 10 ms, of one shard less than 2.
-_SLOW: Final = 0.003
+_SLOW: Final = 0.005
 _SLOW_SHARD: Final = 0.000_05
+_SLOW_CLAIMS: Final = 3
+"""Slow claims one after another that are no accident."""
 
 
 class Horizon:
@@ -50,7 +52,7 @@ class Horizon:
         self.emptied: dict[Key, int] = {}
         self.passed = 0
         self.settled = 0
-        self._slow = False
+        self._slow_claims = 0
         self._looked_at = float("-inf")
         self._begun: int | None = None
         self._candidate = 0
@@ -58,9 +60,13 @@ class Horizon:
         self._settled_at = float("-inf")
 
     @property
+    def _is_slow(self) -> bool:
+        return self._slow_claims >= _SLOW_CLAIMS
+
+    @property
     def leads(self) -> bool:
         """Whether a drainer may go ahead by ids instead of looking at everything."""
-        return self._slow and self.passed > 0 and monotonic() - self._looked_at < EVERY
+        return self._is_slow and self.passed > 0 and monotonic() - self._looked_at < EVERY
 
     def begin(self) -> None:
         """Begin a look at everything, which reads each shard from its head."""
@@ -68,8 +74,9 @@ class Horizon:
         self.emptied.clear()
 
     def claimed(self, seconds: float, shards: int) -> None:
-        """Learn from how long a claim of so many shards took whether such looks are slow."""
-        self._slow = seconds > _SLOW + _SLOW_SHARD * shards
+        """Learn from how long a claim of so many shards took whether looks at everything are slow."""
+        is_slow = seconds > _SLOW + _SLOW_SHARD * shards
+        self._slow_claims = self._slow_claims + 1 if is_slow else 0
 
     def left_some(self) -> None:
         """Note that the look under way left messages behind, in a shard that is deep."""
@@ -96,7 +103,7 @@ class Horizon:
             keys: the shards; nothing of theirs was parked, before or by this.
             settled: what was settled before they were read.
         """
-        if not (self._slow and settled):
+        if not (self._is_slow and settled):
             return
         if len(self.emptied) > _MOST_KNOWN:
             self.emptied.clear()
@@ -110,7 +117,7 @@ class Horizon:
             newest: an id that was seen committed, before this call.
         """
         now = monotonic()
-        if not self._slow or now - self._settled_at < _SETTLE_EVERY:
+        if not self._is_slow or now - self._settled_at < _SETTLE_EVERY:
             return
         self._settled_at = now
         if self._fence is None and newest > self.settled:

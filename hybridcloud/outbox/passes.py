@@ -8,74 +8,47 @@ only after its handler returned (rule 2), by its exact id (rule 1).
 from __future__ import annotations
 
 import json
-from itertools import groupby
-from operator import itemgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud import hooks
 from hybridcloud.outbox import handling
 from hybridcloud.outbox.batch import Batch
 from hybridcloud.outbox.category import Delivery
-from hybridcloud.outbox.claimed import Shard, shards_of
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
-    DATE_ADDED,
-    FLAGGED,
     HEADERS,
     ID,
     OBJECT,
     PAYLOAD,
-    SCHEDULED_FOR,
     Group,
     Message,
+    dates_of,
 )
 from hybridcloud.outbox.failures import record_crash, record_failure, tell_lost
 from hybridcloud.outbox.horizon import NOTHING_KNOWN
 from hybridcloud.outbox.parked import Freed, bring_back_freed
-from hybridcloud.outbox.recorded import Failures
+from hybridcloud.outbox.plain import Begun, handle_in_a_row
+from hybridcloud.outbox.reading import Reader, read_all, read_shards
 from hybridcloud.outbox.signals import RetryLater
-from hybridcloud.outbox.statements import NO_BOUND, Engine, Key, int_array
-from hybridcloud.outbox.superseded import look_further, with_newer
+from hybridcloud.outbox.superseded import with_newer
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from hybridcloud.outbox.claim import Leases
+    from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.handling import Route
     from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.statements import Engine, Key
     from hybridcloud.outbox.switches import Switches
 
-MESSAGES_PER_PASS: Final = 5000
-LEAST_PER_SHARD: Final = 20
 _NOTHING: Final[frozenset[int]] = frozenset()
-
-
-class Reader(Protocol):
-    """Reads messages of shards; a sync flush reads differently from a drain."""
-
-    def __call__(self, keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
-        """Return the name of the statement and its parameters but the keys."""
-        ...
 
 
 def _never() -> bool:
     return False
-
-
-def _from_head(keys: Sequence[Key]) -> dict[str, Any]:
-    return {"afters": f"{{{','.join('0' * len(keys))}}}"}
-
-
-def read_all(bound: int = NO_BOUND) -> Reader:
-    """Read shards from their heads, up to a bound, a fair share of each."""
-
-    def statement(keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
-        share = max(LEAST_PER_SHARD, MESSAGES_PER_PASS // max(1, len(keys)))
-        return "fetch", {"bound": bound, "most": share}
-
-    return statement
 
 
 class Pass:
@@ -90,7 +63,7 @@ class Pass:
         raise_failures: raise the first failure, after it was recorded.
         heed_backoff: leave alone what waits for its next try.
         known: shards with the id up to which nothing of them is left.
-        stopped: asked before each shard; what is left then is given back unhandled.
+        stopped: asked before each shard: what is left then is given back unhandled.
 
     Attributes:
         emptied: shards of which everything was read, handled and deleted.
@@ -123,7 +96,7 @@ class Pass:
         self.batch = Batch(engine, leases, synchronous=synchronous)
         self._routes: dict[int, Route] = {}
         self._known = known
-        self._stopped = stopped
+        self.stopped = stopped
         self.freed: list[Freed] = []
         self.moved = 0
         self.newest_read = 0
@@ -142,10 +115,7 @@ class Pass:
         """
         with handling.own_silo(self.engine), self.leases.watched():
             try:
-                for shard in self._read():
-                    if self._stopped():
-                        break
-                    self._drain(shard)
+                self._drain_all(self._read())
                 self.batch.finish(self.leases.keys)
             except BaseException:
                 # Also for SystemExit: what was handled is acknowledged, and the shards are given
@@ -158,61 +128,15 @@ class Pass:
         return self.moved
 
     def _read(self) -> list[Shard]:
-        keys = list(self.leases.keys)
-        name, params = self.read(keys)
-        rows = self.engine.query(name, {**self._after(keys), **params, **self.engine.keys(keys)})
+        shards = read_shards(self.engine, list(self.leases.keys), self.read, self._known)
         self.batch.read_at = monotonic()
-        shards = shards_of(keys, rows)
-        flagged = [shard.key for shard in shards if shard.messages[0][FLAGGED]]
-        if flagged:
-            exact = self._read_flagged(flagged)
-            shards = [shard for shard in shards if not shard.messages[0][FLAGGED]] + exact
-        if name == "fetch":
-            for shard in shards:
-                shard.is_whole = len(shard.messages) < params["most"]
-                look_further(self.engine, shard, params)
-            self.left_some = not all(shard.is_whole for shard in shards)
-        count = sum(len(shard.messages) for shard in shards)
-        self.newest_read = max((m[ID] for shard in shards for m in shard.messages), default=0)
-        for seam in hooks.active.after_fetch:
-            seam(count)
-        return shards
-
-    def _after(self, keys: Sequence[Key]) -> dict[str, Any]:
-        """Return where the reading of each shard begins: behind what is known to be gone."""
-        known = self._known
-        return (
-            {"afters": int_array(known.get(key, 0) for key in keys)} if known else _from_head(keys)
-        )
-
-    def _read_flagged(self, keys: list[Key]) -> list[Shard]:
-        """Read shards with parked messages or failures: everything as of one moment."""
-        name, params = self.read(keys)
-        with self.engine.snapshot() as snapshot:
-            rows = snapshot.query(name, {**_from_head(keys), **params, **self.engine.keys(keys)})
-            shards = shards_of(keys, rows)
-            wanted = [
-                (position, shard.key, *group)
-                for position, shard in enumerate(shards)
-                for group in {(m[CATEGORY], m[OBJECT]) for m in shard.messages}
-            ]
-            parked = snapshot.query(
-                "parked_of_groups",
-                {
-                    **self.engine.keys([each[1] for each in wanted]),
-                    "ns": [each[0] for each in wanted],
-                    "categories": [each[2] for each in wanted],
-                    "objects": [each[3] for each in wanted],
-                },
-            )
-            failures = snapshot.query(
-                "failures_of_shards", self.engine.keys([shard.key for shard in shards])
-            )
-        for position, message_id, category, object_identifier, reason in parked:
-            group = shards[position].parked.setdefault((category, object_identifier), [])
-            group.append((message_id, reason))
-        for position, rows_of_shard in groupby(sorted(failures), key=itemgetter(0)):
-            shards[position - 1].failures = Failures([row[1:] for row in rows_of_shard])
+        # By a reader of its own a sync flush sees a part of each shard.
+        self.left_some = not all(shard.is_whole for shard in shards)
+        self.newest_read = max((shard.messages[-1][ID] for shard in shards), default=0)
+        if hooks.active.after_fetch:
+            count = sum(len(shard.messages) for shard in shards)
+            for seam in hooks.active.after_fetch:
+                seam(count)
         return shards
 
     def route(self, category: int) -> Route:
@@ -222,34 +146,48 @@ class Pass:
             route = self._routes[category] = handling.route_of(self.engine, category)
         return route
 
-    def _drain(self, shard: Shard) -> None:
-        if shard.cell is not None and cell_is_broken(shard.cell):
-            return  # its breaker opened during the pass: that is no attempt of this shard's
-        failures = shard.failures if shard.touched else None
-        is_alone = self.leases.suspect
-        if failures and not is_alone and failures.crash_is_due(heed=self.heed_backoff):
-            return  # rule 8: a group that crashed its worker is tried alone, by another claim
-        groups = shard.groups()
-        if shard.newer:
-            groups = [with_newer(shard, group) for group in groups]
-        if is_alone and not self._settle_crash(shard, groups):
-            return
-        stopped = self._stopped_in(shard) if self.switches.categories else _NOTHING
-        for group in groups:
-            if not self.leases.owns(shard.key):
-                self.batch.drop(shard.key)
-                return
-            is_free = self.route(group.newest[CATEGORY]).is_open and not (shard.touched or stopped)
-            if not is_free and self._set_aside(shard, group, stopped):
-                continue
-            if not self._handle(shard, group):
-                return
-        self._went_through(shard, failures)
+    def _drain_all(self, shards: list[Shard]) -> None:
+        at = 0
+        while at < len(shards) and not self.stopped():
+            at, begun = handle_in_a_row(self, shards, at)
+            if at < len(shards) and not self.stopped():
+                self._drain(shards[at], begun)
+            at += 1
 
-    def _went_through(self, shard: Shard, failures: Failures | None) -> None:
-        if failures:
-            self.batch.forget(failures.of_the_shard())
-        if shard.is_whole and not shard.touched:
+    def _drain(self, shard: Shard, begun: Begun | None) -> None:
+        """Drain a shard with all that may be out of the ordinary, or the rest of one."""
+        groups, at, goes_on = begun or Begun((), 0, goes_on=True)
+        if begun is None:
+            if shard.cell is not None and cell_is_broken(shard.cell):
+                return  # its breaker opened during the pass: that is no attempt of this shard's
+            is_alone = self.leases.suspect or not shard.touched
+            if not is_alone and shard.failures.crash_is_due(heed=self.heed_backoff):
+                return  # rule 8: a group that crashed its worker is tried alone, by another claim
+            groups = [with_newer(shard, group) for group in shard.groups()]
+            if self.leases.suspect and not self._settle_crash(shard, groups):
+                return
+        stopped = self._stopped_in(shard) if self.switches.categories else _NOTHING
+        while goes_on and at < len(groups):
+            goes_on = self._step(shard, groups[at], stopped)
+            at += 1
+        if goes_on:
+            self.went_through(shard)
+
+    def _step(self, shard: Shard, group: Group, stopped: frozenset[int]) -> bool:
+        """Deal with one group with all that may be out of the ordinary; say whether the shard goes on."""
+        if not self.leases.owns(shard.key):
+            self.batch.drop(shard.key)
+            return False
+        is_free = self.route(group.newest[CATEGORY]).is_open and not (shard.touched or stopped)
+        if not is_free and self._set_aside(shard, group, stopped):
+            return True
+        return self._handle(shard, group)
+
+    def went_through(self, shard: Shard) -> None:
+        """Note that all groups of a shard have had their turn."""
+        if shard.touched:
+            self.batch.forget(shard.failures.of_the_shard())
+        elif shard.is_whole:
             self.emptied.append(shard.key)
 
     def _stopped_in(self, shard: Shard) -> frozenset[int]:
@@ -331,15 +269,17 @@ class Pass:
                     return False
             else:
                 handling.call(self, shard, group.newest)
-        except RetryLater as later:
-            self._park(
-                shard, group, "delayed", delay=later.delay.total_seconds(), error=later.reason
-            )
-            self.batch.flush(clear_mark=self._marked(shard))
-            return True
         except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
-            return record_failure(self, shard, group, exc)
+            return self.failed(shard, group, exc)
         self._succeeded(shard, group, captured)
+        return True
+
+    def failed(self, shard: Shard, group: Group, error: Exception) -> bool:
+        """Settle what a handler raised: a wish to be called later, or a failure; say whether the shard goes on."""
+        if not isinstance(error, RetryLater):
+            return record_failure(self, shard, group, error)
+        self._park(shard, group, "delayed", delay=error.delay.total_seconds(), error=error.reason)
+        self.batch.flush(clear_mark=self._marked(shard))
         return True
 
     def lost(self, shard: Shard, group: Group, error: BaseException) -> None:
@@ -360,12 +300,13 @@ class Pass:
     def as_instance(self, shard: Shard, message: Message) -> OutboxBase:
         """Return a message as an instance of its outbox model, for an error."""
         columns = dict(zip(self.engine.tables.sharding_columns, shard.key, strict=True))
+        added, due = dates_of(message)
         made = self.engine.outbox(
             category=message[CATEGORY],
             object_identifier=message[OBJECT],
             payload=None if message[PAYLOAD] is None else json.loads(message[PAYLOAD]),
-            scheduled_for=message[SCHEDULED_FOR],
-            date_added=message[DATE_ADDED],
+            scheduled_for=due,
+            date_added=added,
             **columns,
         )
         made.pk = message[ID]

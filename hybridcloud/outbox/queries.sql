@@ -15,17 +15,23 @@ SELECT cell_name FROM c
 
 -- name: due
 -- Shards that may be drained, from a cursor on: a loose scan of the shard index, one probe a
--- shard, however deep the shard. A lease row, live or expired, takes the shard out (an expired
--- one is for claim_suspect), and so does a crash that is due again (claim_crashed).
-WITH RECURSIVE k AS (
-    (SELECT shard_scope, shard_identifier FROM {outbox}
-      WHERE {in_cell}(shard_scope, shard_identifier) > (%(scope)s, %(identifier)s)
-      ORDER BY shard_scope, shard_identifier LIMIT 1)
+-- shard, however deep the shard. Its first entries are read as they come: where shards are
+-- shallow, these are all that it takes. A lease row, live or expired, takes the shard out (an
+-- expired one is for claim_suspect), and so does a crash that is due again (claim_crashed).
+WITH RECURSIVE head AS (
+    SELECT DISTINCT shard_scope, shard_identifier FROM (
+        SELECT shard_scope, shard_identifier FROM {outbox}
+         WHERE {in_cell}(shard_scope, shard_identifier) > (%(scope)s, %(identifier)s)
+         ORDER BY shard_scope, shard_identifier LIMIT least(2 * %(most)s, 512)) h
+), k AS (
+    SELECT shard_scope, shard_identifier,
+           lead(1) OVER (ORDER BY shard_scope, shard_identifier) IS NULL AS is_last FROM head
     UNION ALL
-    SELECT n.shard_scope, n.shard_identifier FROM k CROSS JOIN LATERAL
+    SELECT n.shard_scope, n.shard_identifier, true FROM k CROSS JOIN LATERAL
         (SELECT o.shard_scope, o.shard_identifier FROM {outbox} o
           WHERE {o_in_cell}(o.shard_scope, o.shard_identifier) > (k.shard_scope, k.shard_identifier)
           ORDER BY o.shard_scope, o.shard_identifier LIMIT 1) n
+     WHERE k.is_last
 ), due AS (
     SELECT {cell_value}k.shard_scope, k.shard_identifier FROM k
      WHERE k.shard_scope <> ALL(%(off_scopes)s::integer[])
@@ -110,9 +116,7 @@ SELECT {key}, id FROM {outbox} WHERE {in_cell}id > %(passed)s ORDER BY id LIMIT 
 -- Always a statement after the claim's, so that it sees what the last owner deleted (rule 1).
 -- `afters`: where each shard's reading begins, 0 for its head.
 -- `flagged`: the shard has parked messages or failures; whoever reads that reads them too.
-SELECT k.n, o.id, o.category, o.object_identifier, o.payload::text, o.scheduled_for, o.date_added,
-       o.headers::text,
-       extract(epoch FROM clock_timestamp() - greatest(o.date_added, o.scheduled_for))::float8,
+SELECT k.n, {o_message},
        x.flagged
   FROM unnest({arrays}, %(afters)s::bigint[]) WITH ORDINALITY k({key}, after, n)
  CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}))
@@ -123,9 +127,7 @@ SELECT k.n, o.id, o.category, o.object_identifier, o.payload::text, o.scheduled_
 
 -- name: fetch_own
 -- A sync flush in coalescing scopes: the groups of its own messages and nothing else.
-SELECT k.n, o.id, o.category, o.object_identifier, o.payload::text, o.scheduled_for, o.date_added,
-       o.headers::text,
-       extract(epoch FROM clock_timestamp() - greatest(o.date_added, o.scheduled_for))::float8,
+SELECT k.n, {o_message},
        x.flagged
   FROM unnest({arrays}) WITH ORDINALITY k({key}, n)
  CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}))
@@ -148,9 +150,7 @@ WITH m AS MATERIALIZED (
            (SELECT * FROM unnest(%(categories)s::integer[], %(objects)s::bigint[]))
      GROUP BY category, object_identifier
 )
-SELECT 1::bigint, o.id, o.category, o.object_identifier, o.payload::text, o.scheduled_for, o.date_added,
-       o.headers::text,
-       extract(epoch FROM clock_timestamp() - greatest(o.date_added, o.scheduled_for))::float8,
+SELECT 1::bigint, {o_message},
        EXISTS (SELECT 1 FROM {parked} p JOIN unnest({arrays}) k({key}) ON ({p_key}) = ({k_key}))
            OR EXISTS (SELECT 1 FROM {failure} f JOIN unnest({arrays}) k({key}) ON ({f_key}) = ({k_key})),
        g.ids

@@ -36,6 +36,13 @@ _PINS: Final = (
 _RELAXED: Final = "SET LOCAL synchronous_commit = off; "
 _TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
 _ALIASES: Final = "oklfpgcs"
+# What `coalesce.Message` says. As seconds: a time that nobody asks for need not become a datetime.
+_MESSAGE: Final = (
+    "o.id, o.category, o.object_identifier, o.payload::text, "
+    "CASE WHEN o.scheduled_for <> o.date_added THEN date_part('epoch', o.scheduled_for) END, "
+    "date_part('epoch', o.date_added), o.headers::text, "
+    "date_part('epoch', clock_timestamp() - greatest(o.date_added, o.scheduled_for))"
+)
 NO_BOUND: Final = 2**63 - 1
 _DEADLOCK: Final = "40P01"
 
@@ -63,6 +70,7 @@ def sql(tables: Tables, name: str, **more: str) -> str:
         "key": ", ".join(columns),
         "arrays": ", ".join(f"%(key_{column})s::{_TYPES[column]}[]" for column in columns),
         "only": "%(only)s",
+        "o_message": _MESSAGE,
         "in_cell": "cell_name = %(cell)s AND " if control else "",
         "cell_value": "%(cell)s::text AS cell_name, " if control else "",
         **more,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections, transaction
 
-from hybridcloud.outbox import CellOutbox, horizon, outbox_context, passes
+from hybridcloud.outbox import CellOutbox, horizon, outbox_context, reading
 from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.signals import RetryLater
@@ -33,6 +33,7 @@ SHARDS = 5
 def _slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let every look seem slow, so that drainers go ahead whenever they may."""
     monkeypatch.setattr(horizon, "_SLOW", -1000.0)
+    monkeypatch.setattr(horizon, "_SLOW_CLAIMS", 1)
     monkeypatch.setattr(horizon, "_SETTLE_EVERY", 0.0)
     horizon.forget()
     yield
@@ -194,7 +195,7 @@ def test_messages_that_were_passed_are_found_by_the_next_look_at_everything() ->
 def test_a_deep_shard_is_left_for_the_looks_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     learn()
     known().look_again()
-    monkeypatch.setattr(passes, "MESSAGES_PER_PASS", 20)
+    monkeypatch.setattr(reading, "MESSAGES_PER_PASS", 20)
     write(*(message(Kind.ORDERED, obj=n) for n in range(50)))
     with listening(Kind.ORDERED) as seen:
         drain_us()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hybridcloud import hooks
-from hybridcloud.outbox import CellOutbox, passes
+from hybridcloud.outbox import CellOutbox, reading
 
 from .engine import US, Kind, Worker, drain_us, ids, listening, message, put
 from .wire import traffic
@@ -21,7 +21,7 @@ SHARE = 20
 
 @pytest.fixture(autouse=True)
 def _small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "MESSAGES_PER_PASS", SHARE)
+    monkeypatch.setattr(reading, "MESSAGES_PER_PASS", SHARE)
 
 
 def fill(objects: Iterable[int], kind: Kind = Kind.PLAIN) -> None:
@@ -93,7 +93,7 @@ def test_a_message_that_is_parked_meanwhile_is_not_passed_by() -> None:
             acknowledgements.append(list(acknowledged))
 
     acknowledgements: list[list[int]] = []
-    original = passes.shards_of
+    original = reading.shards_of
 
     def between(*arguments: Any) -> Any:
         if delayed.pk is None:
@@ -102,7 +102,7 @@ def test_a_message_that_is_parked_meanwhile_is_not_passed_by() -> None:
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "shards_of", between)
+        patch.setattr(reading, "shards_of", between)
         with listening(Kind.PLAIN), hooks.installed(Parks()):
             drain_us()
     assert newest not in acknowledgements[0]

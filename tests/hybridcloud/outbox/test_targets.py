@@ -140,11 +140,12 @@ def test_a_failing_cell_does_not_hold_up_the_others() -> None:
 def test_shards_of_a_cell_whose_breaker_opens_during_the_pass_count_no_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hybridcloud.outbox import passes
+    from hybridcloud.outbox import passes, plain
     from hybridcloud.outbox.shards import ControlFailure
 
     down: list[int] = []
-    monkeypatch.setattr(passes, "cell_is_broken", lambda _: bool(down))
+    for module in (passes, plain):
+        monkeypatch.setattr(module, "cell_is_broken", lambda _: bool(down))
     for shard in range(5):
         send("eu", shard=shard, obj=shard)
 
