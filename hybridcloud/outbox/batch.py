@@ -27,7 +27,7 @@ class Batch:
     Attributes:
         read_at: when the pass read its messages, by the monotonic clock.
         moved: messages that left the outbox so far, or failed.
-        since: when the oldest of what is gathered was, by the monotonic clock.
+        since: when the handling of the oldest of what is gathered began, by the monotonic clock.
     """
 
     def __init__(self, engine: Engine, leases: Leases, *, synchronous: bool) -> None:
@@ -67,18 +67,20 @@ class Batch:
         if self.since is None:
             self.since = monotonic()
 
-    def handled(self, category: int, ids: Sequence[int], age: float, now: float) -> int:
+    def begin(self, now: float) -> None:
+        """Note that a handler begins: so long ago is then what a crash would repeat."""
+        if self.since is None:
+            self.since = now
+
+    def handled(self, category: int, ids: Sequence[int], age: float) -> int:
         """Gather the messages of one handler call; return how many wait for their acknowledgement.
 
         Args:
             category: their category.
             ids: they.
             age: seconds since the oldest was due, when they were read.
-            now: the monotonic clock.
         """
         own = self._ids
-        if self.since is None:
-            self.since = now
         own += ids
         self._messages[category] += len(ids)
         self._calls[category] += 1

@@ -143,6 +143,7 @@ def call(run: Pass, shard: Shard, message: Message) -> None:
         arguments["cell_name"] = shard.cell
     leases.handler_limit = shard.handler_limit
     leases.handler_since = monotonic()
+    run.batch.begin(leases.handler_since)
     try:
         with _inside(run, message, route.name):
             if run.in_testcase or hooks.active.before_handler or hooks.active.after_handler:

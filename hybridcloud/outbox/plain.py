@@ -84,6 +84,7 @@ def handle_in_a_row(  # noqa: C901, PLR0912 - one loop: a function for each step
                 return position, Begun(groups, index, goes_on=True)
             payload, (added, due) = message[PAYLOAD], dates_of(message)
             leases.handler_since = now
+            batch.begin(now)
             try:
                 with causation.inside(None, (label, message[ID], route.name)):
                     heard = send(
@@ -105,7 +106,7 @@ def handle_in_a_row(  # noqa: C901, PLR0912 - one loop: a function for each step
             if error is not None:
                 return position, Begun(groups, index + 1, run.failed(shard, group, error))
             now = monotonic()
-            if handled(category, ids, age, now) >= policy.ack or batch.is_late(now):
+            if handled(category, ids, age) >= policy.ack or batch.is_late(now):
                 batch.flush()
                 now = monotonic()
         run.went_through(shard)

@@ -1,4 +1,4 @@
-"""The Celery app of the wake benchmark: its handler says when it started."""
+"""The Celery app of the wake benchmark, and its handler, which says when it started."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How long a committed message waits for its handler: without it nobody knows what a kick is worth and costs.
 
-The worker is a real Celery worker with the queue of one cell, the kick the one
-that every writer sends.
+Two ways to kick, each the one that every writer takes: a task to a real Celery
+worker with the queue of one cell, and NOTIFY to a drainer that listens.
 """
 
 from __future__ import annotations
@@ -71,17 +71,29 @@ def _worker(client: redis.Redis) -> Iterator[None]:
             process.wait()
 
 
+@contextmanager
+def _listener(client: redis.Redis) -> Iterator[None]:
+    client.delete(READY, STARTED)
+    child = Child("listener")
+    try:
+        if client.blpop([READY], timeout=60) is None:
+            raise RuntimeError("The listening drainer did not start within 60 s.")
+        yield
+    finally:
+        child.end()
+
+
 def _write(number: int) -> None:
     with outbox_context(transaction.atomic(using=US)):
         Category.DRAINED.as_cell_outbox(shard_identifier=1, object_identifier=number).save(using=US)
 
 
-def _latencies(client: redis.Redis, samples: int) -> list[float]:
+def _latencies(client: redis.Redis, samples: int, *, kick: str) -> list[float]:
     """Return milliseconds from commit to the start of the handler."""
-    kick = {**settings.HYBRIDCLOUD, "FLUSH": "kick"}
+    conf = {**settings.HYBRIDCLOUD, "FLUSH": "kick", "KICK": kick}
     found = []
     with (
-        override_settings(HYBRIDCLOUD=kick),
+        override_settings(HYBRIDCLOUD=conf),
         assume_silo(SiloMode.CELL, cell="us"),
         hooks.installed(_Committed()) as committed,
     ):
@@ -99,7 +111,7 @@ def _latencies(client: redis.Redis, samples: int) -> list[float]:
 def _commits(children: list[Child], *, mode: str, seconds: float) -> float:
     world.empty(*OURS)
     for child in children:
-        child.say(json.dumps({"mode": mode, "seconds": seconds}))
+        child.say(json.dumps({"conf": _MODES[mode], "seconds": seconds}))
     return sum(float(child.hear()) for child in children)
 
 
@@ -111,32 +123,56 @@ def measure(*, runs: int, quick: bool) -> Results:
     client = redis.Redis.from_url(os.environ["REDIS_URL"], socket_timeout=90)
     samples, seconds = (30, 1.0) if quick else (100, 3.0)
     world.empty(*OURS)
+    # By turns would start a worker for each run, so the runs of one way follow one another.
     with _worker(client):
-        each = [_latencies(client, samples) for _ in range(runs)]
+        by_task = [_latencies(client, samples, kick="celery") for _ in range(runs)]
         tell("writers with a worker that drains what they write")
         _measure_writers(results, "with a worker", runs=runs, seconds=seconds)
     client.delete(_QUEUE)
+    world.empty(*OURS)
+    with _listener(client):
+        by_notify = [_latencies(client, samples, kick="notify") for _ in range(runs)]
     _measure_writers(results, "writers alone", runs=runs, seconds=seconds)
     client.delete(_QUEUE)
-    for name, share in (("p50", 0.5), ("p95", 0.95)):
-        values = tuple(sorted(run)[int(len(run) * share)] for run in each)
-        results.add(f"commit to handler/{name}", Measured(values), "ms", count=samples)
-    results.compare(
-        "p50",
-        "ms from commit to handler with kick, median",
-        results.median("commit to handler/p50"),
-        most=10,
-    )
-    results.compare("p95", "the same, 95th percentile", results.median("commit to handler/p95"))
-    for name, least in (("writers alone", 0.8), ("with a worker", None)):
-        value = results.median(f"{name}/kick") / results.median(f"{name}/cron")
+    for way, each in (("task", by_task), ("notify", by_notify)):
+        for name, share in (("p50", 0.5), ("p95", 0.95)):
+            values = tuple(sorted(run)[int(len(run) * share)] for run in each)
+            results.add(f"commit to handler, {way}/{name}", Measured(values), "ms", count=samples)
         results.compare(
-            f"{name}/kick", f"{name}: commits with kick over without", value, least=least
+            f"{way}/p50",
+            f"ms from commit to handler with kick by {way}, median",
+            results.median(f"commit to handler, {way}/p50"),
+            most=10,
         )
+        results.compare(
+            f"{way}/p95",
+            "the same, 95th percentile",
+            results.median(f"commit to handler, {way}/p95"),
+        )
+    for mode, least in (("kick", 0.8), ("notify", 0.8)):
+        value = results.median(f"writers alone/{mode}") / results.median("writers alone/cron")
+        results.compare(
+            f"writers alone/{mode}",
+            f"writers alone: commits with {mode} over without",
+            value,
+            least=least,
+        )
+    results.compare(
+        "with a worker/kick",
+        "with a worker: commits with kick over without",
+        results.median("with a worker/kick") / results.median("with a worker/cron"),
+    )
     results.notes.append(
         "With a worker: it shares the cores with the writers, and drains only where it is kicked."
     )
     return results
+
+
+_MODES: Final = {
+    "kick": {"FLUSH": "kick", "KICK": "celery"},
+    "notify": {"FLUSH": "kick", "KICK": "notify"},
+    "cron": {"FLUSH": "cron"},
+}
 
 
 def _measure_writers(results: Results, name: str, *, runs: int, seconds: float) -> None:
@@ -145,8 +181,7 @@ def _measure_writers(results: Results, name: str, *, runs: int, seconds: float) 
         for child in children:
             child.hear()
         candidates = {
-            mode: partial(_commits, children, mode=mode, seconds=seconds)
-            for mode in ("kick", "cron")
+            mode: partial(_commits, children, mode=mode, seconds=seconds) for mode in _MODES
         }
         for mode, measured in alternate(
             candidates, runs=runs, tell=lambda what: tell(f"{name}: {what}")

@@ -47,8 +47,7 @@ def main() -> None:
             return
         told = json.loads(line)
         counts = [0] * count
-        mode = {**settings.HYBRIDCLOUD, "FLUSH": told["mode"]}
-        with override_settings(HYBRIDCLOUD=mode):
+        with override_settings(HYBRIDCLOUD={**settings.HYBRIDCLOUD, **told["conf"]}):
             threads = [
                 threading.Thread(target=_commit_for, args=(told["seconds"], counts, number))
                 for number in range(count)
