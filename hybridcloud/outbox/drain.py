@@ -93,12 +93,6 @@ class Drainer:
         progress = True
         while progress:
             progress = False
-            if monotonic() >= look_for_suspects:
-                for leases in self._suspects():
-                    moved = self._run(leases).moved
-                    total += moved
-                    progress = progress or moved > 0
-                look_for_suspects = monotonic() + SUSPECTS_EVERY
             for cell in self._targets():
                 horizon = horizon_of(self.engine, cell)
                 if horizon.leads and not whole:
@@ -112,6 +106,13 @@ class Drainer:
                 progress = progress or goes_on
                 if self._is_over():
                     return total
+            # Later than what is due: that has a writer who may wait.
+            if monotonic() >= look_for_suspects:
+                for leases in self._suspects():
+                    moved = self._run(leases).moved
+                    total += moved
+                    progress = progress or moved > 0
+                look_for_suspects = monotonic() + SUSPECTS_EVERY
             if not progress and self._heed_backoff:
                 progress = bool(bring_back(self.engine, kill_switches.current()))
                 if progress:

@@ -22,6 +22,7 @@ from django.test import override_settings
 
 from hybridcloud import hooks
 from hybridcloud.outbox import outbox_context
+from hybridcloud.outbox.notify import notifier
 from silos import SiloMode, assume_silo
 from tests.benchmarks import celery_app, world
 from tests.benchmarks.celery_app import READY, STARTED
@@ -132,6 +133,8 @@ def measure(*, runs: int, quick: bool) -> Results:
     world.empty(*OURS)
     with _listener(client):
         by_notify = [_latencies(client, samples, kick="notify") for _ in range(runs)]
+        time.sleep(_PAUSE)  # the last kick may have been held back
+    notifier().close()
     _measure_writers(results, "writers alone", runs=runs, seconds=seconds)
     client.delete(_QUEUE)
     for way, each in (("task", by_task), ("notify", by_notify)):

@@ -61,7 +61,7 @@ def test_due_shards_are_those_that_could_be_drained_now() -> None:
 
 @committed
 def test_the_scan_reads_index_tuples_by_shards_and_not_by_messages() -> None:
-    """EXPLAIN ANALYZE: a hundred messages in a shard cost what one costs."""
+    """EXPLAIN ANALYZE: 300 messages in a shard cost what 30 cost; the first few hundred are read as they come."""
 
     def buffers(depth: int) -> int:
         with connections[US].cursor() as cursor:
@@ -79,7 +79,7 @@ def test_the_scan_reads_index_tuples_by_shards_and_not_by_messages() -> None:
             plan = json.loads(plan)
         return int(plan[0]["Plan"]["Shared Hit Blocks"])
 
-    assert buffers(200) <= 3 * buffers(1) + 20
+    assert buffers(300) <= 2 * buffers(30)
 
 
 @committed
