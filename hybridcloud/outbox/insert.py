@@ -178,10 +178,11 @@ def _statement(outbox: type[OutboxBase], common: frozenset[str], *, delayed: boo
         more_values = (
             ", 'delayed', clock_timestamp(), clock_timestamp() + make_interval(secs => delay_s)"
         )
-    return (
-        f"INSERT INTO {target} ({names}{more_names}) "  # noqa: S608 - names from the model
-        f"SELECT {names}{more_values} FROM ({source}) AS m RETURNING id"
-    )
+    into = f"INSERT INTO {target} ({names}{more_names})"
+    if not arrays and not delayed:
+        # One row: half of the planning of a SELECT.
+        return f"{into} VALUES ({', '.join(['%s'] * len(columns))}) RETURNING id"
+    return f"{into} SELECT {names}{more_values} FROM ({source}) AS m RETURNING id"  # noqa: S608 - names from the model
 
 
 def as_json(outbox: type[OutboxBase], column: str, value: Any) -> str | None:

@@ -60,12 +60,12 @@ SELECT {key}, %(owner)s, %(token)s, clock_timestamp() + make_interval(secs => %(
 RETURNING {key}
 
 -- name: claim_known
--- The same for shards whose keys are known: a flush, or a direct drain.
+-- The same for shards whose keys are known: a flush, a direct drain, or one that goes ahead. A
+-- lease that is there is a conflict; to look for it first would only cost a probe more.
 INSERT INTO {lease} ({key}, owner, token, until)
 SELECT {k_key}, %(owner)s, %(token)s, clock_timestamp() + make_interval(secs => %(lease)s)
   FROM unnest({arrays}) k({key})
- WHERE NOT EXISTS (SELECT 1 FROM {lease} l WHERE ({l_key}) = ({k_key}))
-   AND NOT EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})
+ WHERE NOT EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})
                       AND ((f.level = 0 AND f.scheduled_for > clock_timestamp() AND %(heed)s) OR f.crashed))
  ORDER BY {k_key}
     ON CONFLICT DO NOTHING

@@ -55,8 +55,17 @@ class _Committed(hooks.Hooks):
 @contextmanager
 def _worker(client: redis.Redis) -> Iterator[None]:
     client.delete(READY, STARTED, _QUEUE)
-    command = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "tests.benchmarks.celery_app"]
-    command += ["worker", "--pool", "solo", "-Q", _QUEUE, "--loglevel", "ERROR"]
+    command = [sys.executable, "-W", "ignore", "-m", "celery", "-q", "-A"]
+    command += [
+        "tests.benchmarks.celery_app",
+        "worker",
+        "--pool",
+        "solo",
+        "-Q",
+        _QUEUE,
+        "--loglevel",
+        "ERROR",
+    ]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     process = subprocess.Popen(command, cwd=ROOT, env=dict(world.environment()))
     try:
