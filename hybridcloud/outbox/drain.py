@@ -128,7 +128,7 @@ class Drainer:
     ) -> tuple[int, Key]:
         """Drain the next due shards behind a cursor; return how many messages moved and the next cursor."""
         if cursor == FIRST:
-            horizon.begin()
+            horizon.begin(self.engine)
         begun = monotonic()
         leases = self._claim(cell, cursor, most)
         keys = list(leases.keys)

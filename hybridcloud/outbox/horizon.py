@@ -15,9 +15,12 @@ that reads each shard from its head, whatever is remembered.
 
 from __future__ import annotations
 
+import logging
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Final
+
+from django.db import DatabaseError
 
 from hybridcloud.outbox.walk import Fence
 
@@ -26,10 +29,13 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.statements import Engine, Key
 
+_LOG = logging.getLogger(__name__)
 EVERY: Final = 10.0
 """Seconds after which a drainer looks at everything again."""
 ROWS: Final = 5000
 """Messages that one look ahead returns at most."""
+LEASE_BYTES: Final = 1_000_000
+"""Size of the lease table, with its indexes, from which it is worth a rewrite."""
 _SETTLE_EVERY: Final = 0.1
 _MOST_KNOWN: Final = 100_000
 # A claim of 256 shards takes 5 to 10 ms, of one shard less than 2.
@@ -68,8 +74,10 @@ class Horizon:
         """Whether a drainer may go ahead by ids instead of looking at everything."""
         return self._is_slow and self.passed > 0 and monotonic() - self._looked_at < EVERY
 
-    def begin(self) -> None:
+    def begin(self, engine: Engine) -> None:
         """Begin a look at everything, which reads each shard from its head."""
+        if self._is_slow:
+            _rewrite_leases(engine)
         self._begun = self.settled
         self.emptied.clear()
 
@@ -125,6 +133,17 @@ class Horizon:
             self._fence = Fence.take(engine.connection, engine.outbox._meta.db_table)
         if self._fence is not None and self._fence.is_open(engine.connection):
             self.settled, self._fence = self._candidate, None
+
+
+def _rewrite_leases(engine: Engine) -> None:
+    """Free the lease table of its dead rows, if they are many and nobody uses it just now."""
+    if engine.connection.in_atomic_block or engine.query("lease_bytes", {})[0][0] < LEASE_BYTES:
+        return
+    try:
+        engine.query("rewrite_leases", {})
+    except DatabaseError as exc:
+        # In use, or of another owner: it is as slow as it was.
+        _LOG.info("%s not rewritten: %s", engine.tables.lease, exc)
 
 
 NOTHING_KNOWN: Final[Mapping[Key, int]] = {}

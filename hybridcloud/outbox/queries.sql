@@ -279,6 +279,17 @@ DELETE FROM {failure} f
    AND NOT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({f_key}) AND p.category = f.category
                       AND p.object_identifier = f.object_identifier AND p.reason IN ('held', 'delayed'))
 
+-- name: lease_bytes
+SELECT pg_total_relation_size('{lease}'::regclass)
+
+-- name: rewrite_leases
+-- Leases come and go all the time, and under an old snapshot none of the dead can be cleaned away.
+-- TRUNCATE asks no snapshot. At once or not at all: whoever holds the table is not waited for.
+LOCK TABLE {lease} IN ACCESS EXCLUSIVE MODE NOWAIT;
+CREATE TEMPORARY TABLE hybridcloud_live_leases ON COMMIT DROP AS TABLE {lease};
+TRUNCATE {lease};
+INSERT INTO {lease} TABLE hybridcloud_live_leases
+
 -- name: own_left
 -- The poll of a sync flush that waits: how many of these messages are still there, and whether
 -- waiting is in vain: the shard is in backoff, or its drainer is lost.

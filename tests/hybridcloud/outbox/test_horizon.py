@@ -12,13 +12,27 @@ from django.db import connections, transaction
 
 from hybridcloud.outbox import CellOutbox, horizon, outbox_context, reading
 from hybridcloud.outbox import switches as kill_switches
+from hybridcloud.outbox.claim import Leases
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.signals import RetryLater
 from hybridcloud.outbox.statements import Engine
 from hybridcloud.outbox.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
+from silos import SiloMode, assume_silo
 
-from .engine import US, Kind, Worker, drain_us, ids, listening, message, parked, put, write
+from .engine import (
+    US,
+    Kind,
+    Worker,
+    drain_us,
+    ids,
+    leases,
+    listening,
+    message,
+    parked,
+    put,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,3 +226,56 @@ def test_what_a_switch_stops_is_not_handled_ahead_either() -> None:
         drain_us()
     assert seen.calls == []
     assert len(ids()) == 1
+
+
+def _file_of_leases() -> int:
+    with connections[US].cursor() as cursor:
+        cursor.execute("SELECT pg_relation_filenode('hybridcloud_celllease')")
+        return int(cursor.fetchone()[0])
+
+
+def _someone_elses_lease() -> Leases:
+    with assume_silo(SiloMode.CELL, cell="us"):
+        claim = Leases(Engine(CellOutbox, US))
+        assert claim.claim_known([(int(Kind.PLAIN.get_scope()), 77)])
+    return claim
+
+
+def test_a_bloated_table_of_leases_is_rewritten_and_live_leases_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learn()
+    theirs = _someone_elses_lease()
+    before, (lease,) = _file_of_leases(), leases()
+    monkeypatch.setattr(horizon, "LEASE_BYTES", 0)
+    known().look_again()
+    _cost_of_a_drain()
+    assert _file_of_leases() != before
+    (now,) = leases()
+    assert (now.token, now.until) == (lease.token, lease.until)
+    assert now.token == theirs.token
+
+
+def test_a_table_of_leases_that_is_in_use_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learn()
+    monkeypatch.setattr(horizon, "LEASE_BYTES", 0)
+    reading, over = Event(), Event()
+
+    def read() -> None:
+        with transaction.atomic(using=US), connections[US].cursor() as cursor:
+            cursor.execute("SELECT 1 FROM hybridcloud_celllease")
+            reading.set()
+            assert over.wait(60)
+
+    with Worker(read):
+        assert reading.wait(20)
+        known().look_again()
+        try:
+            before = _file_of_leases()
+            _cost_of_a_drain()
+            assert _file_of_leases() == before
+        finally:
+            over.set()
+    assert leases() == []
