@@ -13,8 +13,8 @@ NAMES = {
         find_cells_for_user get_current_silo
     """,
     "hybridcloud.outbox": """
-        CellOutbox CellOutboxBase CellOutboxProducingManager CellOutboxProducingModel ControlOutbox
-        ControlOutboxBase ControlOutboxProducingManager ControlOutboxProducingModel Delivery
+        CellMapping CellOutbox CellOutboxBase CellOutboxProducingManager CellOutboxProducingModel
+        ControlOutbox ControlOutboxBase ControlOutboxProducingManager ControlOutboxProducingModel Delivery
         InvalidOutboxError OnFailure OutboxBase OutboxCategory OutboxDatabaseError OutboxFlushError
         OutboxScope OutboxTransactionError ReplicatedCellModel ReplicatedControlModel RetryLater
         outbox_context process_cell_outbox process_control_outbox scope_categories

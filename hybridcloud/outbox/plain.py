@@ -8,7 +8,7 @@ turns out to be otherwise is left to `Pass`.
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hybridcloud import causation, hooks
 from hybridcloud.outbox.category import Delivery
@@ -42,9 +42,7 @@ class Begun(NamedTuple):
     goes_on: bool
 
 
-def handle_in_a_row(  # noqa: C901, PLR0912 - one loop: a function for each step costs what the loop saves
-    run: Pass, shards: Sequence[Shard], at: int
-) -> tuple[int, Begun | None]:
+def handle_in_a_row(run: Pass, shards: Sequence[Shard], at: int) -> tuple[int, Begun | None]:
     """Handle plain shards, one after another, up to one that needs a closer look.
 
     Args:
@@ -57,60 +55,63 @@ def handle_in_a_row(  # noqa: C901, PLR0912 - one loop: a function for each step
     """
     if _is_watched(run):
         return at, None
-    leases, batch, handled = run.leases, run.batch, run.batch.handled
-    send, label = run.signal.send, run.engine.tables.label
-    category, route, policy, now = None, _NOWHERE, None, monotonic()
-    target: dict[str, Any] = {}
-    error: Exception | None
     for position in range(at, len(shards)):
         shard = shards[position]
-        key = shard.key
-        if policy is not shard.policy:
-            policy = shard.policy
-            leases.handler_limit = shard.handler_limit
-        if shard.touched or not _is_plain(policy) or shard.newer or run.stopped():
+        if shard.touched or shard.newer or not _is_plain(shard.policy) or run.stopped():
             return position, None
-        if len(key) > 2:
-            target = {"cell_name": key[0]}
-            if cell_is_broken(key[0]):
-                return position, None
-        groups = shard.groups()
-        for index, group in enumerate(groups):
-            message, ids, age = group
-            if message[CATEGORY] != category:
-                category = message[CATEGORY]
-                route = run.route(category)
-            if not route.is_open or message[HEADERS] is not None or not leases.owns(key, now):
-                return position, Begun(groups, index, goes_on=True)
-            payload, (added, due) = message[PAYLOAD], dates_of(message)
-            leases.handler_since = now
-            batch.begin(now)
-            try:
-                with causation.inside(None, (label, message[ID], route.name)):
-                    heard = send(
-                        route.category,
-                        payload=None if payload is None else decode(payload)[0],
-                        object_identifier=message[OBJECT],
-                        shard_identifier=key[-1],
-                        shard_scope=key[-2],
-                        date_added=added,
-                        scheduled_for=due,
-                        message_id=message[ID],
-                        **target,
-                    )
-                error = None if heard else nobody_listens()
-            except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
-                error = exc
-            finally:
-                leases.handler_since = None
-            if error is not None:
-                return position, Begun(groups, index + 1, run.failed(shard, group, error))
-            now = monotonic()
-            if handled(category, ids, age) >= policy.ack or batch.is_late(now):
-                batch.flush()
-                now = monotonic()
+        if len(shard.key) > 2 and cell_is_broken(shard.key[0]):
+            return position, None
+        begun = _handle_groups(run, shard)
+        if begun is not None:
+            return position, begun
         run.went_through(shard)
     return len(shards), None
+
+
+def _handle_groups(run: Pass, shard: Shard) -> Begun | None:
+    """Handle a plain shard's groups; say how far where one needs a closer look."""
+    leases, batch, key = run.leases, run.batch, shard.key
+    send, label, most = run.signal.send, run.engine.tables.label, shard.policy.ack
+    target = {"cell_name": key[0]} if len(key) > 2 else {}
+    category, route, now = None, _NOWHERE, monotonic()
+    leases.handler_limit = shard.handler_limit
+    groups = shard.groups()
+    error: Exception | None
+    for index, group in enumerate(groups):
+        message, ids, age = group
+        if message[CATEGORY] != category:
+            category = message[CATEGORY]
+            route = run.route(category)
+        if not route.is_open or message[HEADERS] is not None or not leases.owns(key, now):
+            return Begun(groups, index, goes_on=True)
+        payload, (added, due) = message[PAYLOAD], dates_of(message)
+        leases.handler_since = now
+        batch.begin(now)
+        try:
+            with causation.inside(None, (label, message[ID], route.name)):
+                heard = send(
+                    route.category,
+                    payload=None if payload is None else decode(payload)[0],
+                    object_identifier=message[OBJECT],
+                    shard_identifier=key[-1],
+                    shard_scope=key[-2],
+                    date_added=added,
+                    scheduled_for=due,
+                    message_id=message[ID],
+                    **target,
+                )
+            error = None if heard else nobody_listens()
+        except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+            error = exc
+        finally:
+            leases.handler_since = None
+        if error is not None:
+            return Begun(groups, index + 1, run.failed(shard, group, error))
+        now = monotonic()
+        if batch.handled(category, ids, age) >= most or batch.is_late(now):
+            batch.flush()
+            now = monotonic()
+    return None
 
 
 def _is_plain(policy: Policy) -> bool:

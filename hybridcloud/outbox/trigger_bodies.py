@@ -111,28 +111,29 @@ def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
     )
 
 
-def _bodies(model: type[ProducingModel]) -> dict[str, str]:
-    concrete: Any = model._meta.concrete_model
-    category = model.category
-    scope = category.get_scope()
-    shard: Any = shard_field(scope, model)
-    key, shard_column = quoted(concrete._meta.pk.column), quoted(shard.column)
-    target = model.outbox_model().tables().outbox
+def _body(model: type[ProducingModel], *sources: str) -> str:
+    """Return the source of a function that writes the messages that queries give."""
+    category, target = model.category, model.outbox_model().tables().outbox
     fans_out = model.silo_mode is SiloMode.CONTROL
     into, cell, last = ("cell_name, ", "m.cell, ", ", m.cell") if fans_out else ("", "", "")
-
-    def body(*sources: str) -> str:
-        return f"""
+    return f"""
 BEGIN
   INSERT INTO {target}
     ({into}shard_scope, shard_identifier, category, object_identifier, payload, headers)
-  SELECT {cell}{scope.value}, m.shard, {category.value}, m.object, m.payload,
+  SELECT {cell}{category.get_scope().value}, m.shard, {category.value}, m.object, m.payload,
     NULLIF(current_setting('{HEADERS_SETTING}', true), '')::jsonb
   FROM ({" UNION ALL ".join(sources)}) AS m
   ORDER BY m.object, m.rank{last};
   RETURN NULL;
 END
 """  # noqa: S608 - names and numbers from the model
+
+
+def _bodies(model: type[ProducingModel]) -> dict[str, str]:
+    concrete: Any = model._meta.concrete_model
+    shard: Any = shard_field(model.category.get_scope(), model)
+    key, shard_column = quoted(concrete._meta.pk.column), quoted(shard.column)
+    fans_out = model.silo_mode is SiloMode.CONTROL
 
     def rows(table: str, row: str, payload: str, rank: int, cells: str, where: str = "") -> str:
         """Return SQL for one message a row, or with a fan-out one for each of its cells."""
@@ -168,9 +169,9 @@ END
             )
         )
     return {
-        "insert": body(rows("hc_new AS n", "n", "n", 1, mine)),
-        "update": body(*updated),
-        "delete": body(rows("hc_old AS o", "o", "o", 1, every)),
+        "insert": _body(model, rows("hc_new AS n", "n", "n", 1, mine)),
+        "update": _body(model, *updated),
+        "delete": _body(model, rows("hc_old AS o", "o", "o", 1, every)),
         "truncate": _REFUSE_TRUNCATE,
     }
 
