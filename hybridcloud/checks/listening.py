@@ -10,7 +10,7 @@ import secrets
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from django.core.checks import CheckMessage, Warning  # noqa: A004
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004
 from django.db import connections
 
 from hybridcloud.conf import settings
@@ -29,6 +29,14 @@ def check_listening(*, databases: Sequence[str] | None = None, **_: Any) -> list
     conf = settings()
     if conf.kick != "notify":
         return []
+    if conf.listen_database is not None and conf.listen_database not in connections.settings:
+        return [
+            Error(
+                f"No database {conf.listen_database!r}: HYBRIDCLOUD['LISTEN_DATABASE'] names none of DATABASES.",
+                hint=f"Name one of {', '.join(sorted(connections.settings))}, or leave it out.",
+                id="hybridcloud.E002",
+            )
+        ]
     found: list[CheckMessage] = []
     for alias in databases or ():
         direct = conf.listen_database or alias

@@ -72,24 +72,6 @@ class Batch:
         if self.since is None:
             self.since = now
 
-    def handled(self, category: int, ids: Sequence[int], age: float) -> int:
-        """Gather the messages of one handler call; return how many wait for their acknowledgement.
-
-        Args:
-            category: their category.
-            ids: they.
-            age: seconds since the oldest was due, when they were read.
-        """
-        own = self._ids
-        own += ids
-        self._messages[category] += len(ids)
-        self._calls[category] += 1
-        ages = self._ages.get(category)
-        if ages is None:
-            ages = self._ages[category] = []
-        ages.append(age)
-        return len(own)
-
     def drop_retired(self, category: int, ids: Sequence[int]) -> None:
         """Gather messages of a retired category, which nothing handles."""
         self._ids += ids
@@ -111,13 +93,16 @@ class Batch:
         """Gather a message that moves to the parked table."""
         self._parks.setdefault((reason, delay, error or None), []).append(message)
 
-    def is_full(self, most: int) -> bool:
-        """Say whether it is time to acknowledge: enough messages, or long enough ago."""
-        return len(self._ids) >= most or self.is_late(monotonic())
+    def is_full(self, most: int, now: float) -> bool:
+        """Say whether it is time to acknowledge: enough messages, or long enough ago.
 
-    def is_late(self, now: float) -> bool:
-        """Say whether something has waited too long for its acknowledgement."""
-        return self.since is not None and now - self.since > LONGEST_UNACKNOWLEDGED
+        Args:
+            most: messages that are acknowledged together at most.
+            now: the monotonic clock.
+        """
+        return len(self._ids) >= most or (
+            self.since is not None and now - self.since > LONGEST_UNACKNOWLEDGED
+        )
 
     def drop(self, key: Key) -> None:
         """Let go of a shard that another drainer has taken; what was handled of it stays gathered."""

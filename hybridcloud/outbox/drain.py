@@ -105,14 +105,16 @@ class Drainer:
                 total += moved
                 progress = progress or goes_on
                 if self._is_over():
-                    return total
-            # Later than what is due: that has a writer who may wait.
+                    break
+            # Later than what is due, which has a writer who may wait, but though the time is over: else
+            # slow handlers would keep a lost drainer's shards waiting for ever.
             if monotonic() >= look_for_suspects:
-                for leases in self._suspects():
-                    moved = self._run(leases).moved
-                    total += moved
-                    progress = progress or moved > 0
+                moved = self._take_over()
+                total += moved
+                progress = progress or moved > 0
                 look_for_suspects = monotonic() + SUSPECTS_EVERY
+            if self._is_over():
+                return total
             if not progress and self._heed_backoff:
                 progress = bool(bring_back(self.engine, kill_switches.current()))
                 if progress:
@@ -167,7 +169,7 @@ class Drainer:
         """Drain each shard that has messages once; in what order is not said."""
         self.engine.refuse_transaction("a drain")
         self._deadline = monotonic() + BUDGET
-        total = sum(self._run(leases).moved for leases in self._suspects())
+        total = self._take_over()
         for cell in self._targets():
             cursor: Key | None = FIRST
             while cursor is not None:
@@ -211,10 +213,14 @@ class Drainer:
             horizon.settle(self.engine, run.newest_read)
         return run
 
+    def _take_over(self) -> int:
+        """Drain the shards of lost drainers, each alone; at least one, unless a stop is asked for."""
+        return sum(self._run(leases).moved for leases in self._suspects())
+
     def _suspects(self) -> Iterator[Leases]:
         """Claim, one after another, shards that must be drained alone (rule 8)."""
         seen: set[Key] = set()
-        while not self._is_over():
+        while not self._stopped():
             leases = Leases(self.engine)
             switches = kill_switches.current()
             if switches.everything or not leases.claim_suspect(
@@ -224,7 +230,7 @@ class Drainer:
             again = leases.keys[0] in seen
             seen.add(leases.keys[0])
             yield leases
-            if again:
+            if again or self._is_over():
                 return
 
     def _targets(self) -> list[str | None]:

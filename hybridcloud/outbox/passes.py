@@ -324,7 +324,7 @@ class Pass:
             self.batch.count(message[CATEGORY], len(captured), group.age, calls=1)
             return
         self.take(shard, group, captured, calls=1)
-        if self.batch.is_full(policy.ack) or self.leases.suspect:
+        if self.batch.is_full(policy.ack, monotonic()) or self.leases.suspect:
             self.batch.flush(clear_mark=self._marked(shard))
 
     def _marked(self, shard: Shard) -> Key | None:

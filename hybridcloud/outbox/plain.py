@@ -108,7 +108,8 @@ def _handle_groups(run: Pass, shard: Shard) -> Begun | None:
         if error is not None:
             return Begun(groups, index + 1, run.failed(shard, group, error))
         now = monotonic()
-        if batch.handled(category, ids, age) >= most or batch.is_late(now):
+        batch.take(category, ids, age, calls=1)
+        if batch.is_full(most, now):
             batch.flush()
             now = monotonic()
     return None

@@ -15,7 +15,7 @@ from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.identifiers import shard_field
 from hybridcloud.outbox.production import uses_default
 from hybridcloud.outbox.registration import root_of
-from hybridcloud.outbox.trigger_cells import cells_of_row, every_cell, quoted
+from hybridcloud.outbox.trigger_cells import CellMapping, cells_of_row, every_cell, quoted
 from hybridcloud.outbox.triggered import HEADERS_SETTING, columns_payload
 from silos import SiloMode
 
@@ -88,7 +88,11 @@ def _problem_of_cells(model: Any) -> str | None:
     for hook in ("outbox_cell_names", "outbox_cell_names_for_deletion"):
         if hasattr(model, hook) and not uses_default(model, hook):
             return f"{hook}() is Python; leave it to trigger_cells"
-    return None if model.trigger_cells == "all" else model.trigger_cells.problem(model)
+    if model.trigger_cells == "all":
+        return None
+    if not isinstance(model.trigger_cells, CellMapping):
+        return f"trigger_cells is {model.trigger_cells!r}, neither 'all' nor a CellMapping"
+    return model.trigger_cells.problem(model)
 
 
 def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:

@@ -42,6 +42,13 @@ def test_w042_where_the_notification_does_not_arrive() -> None:
     assert found.msg.startswith("NOTIFY on 'cell_us' is not heard by LISTEN on 'control'")
 
 
+def test_e002_a_database_that_is_not_there() -> None:
+    with conf(KICK="notify", LISTEN_DATABASE="direkt"):
+        (found,) = check_listening(databases=["cell_us"])
+    assert found.id == "hybridcloud.E002"
+    assert found.msg.startswith("No database 'direkt'")
+
+
 def test_it_is_no_matter_where_tasks_wake_the_drainers() -> None:
     with conf(LISTEN_DATABASE="control"):
         assert check_listening(databases=ALL) == []

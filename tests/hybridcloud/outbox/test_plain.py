@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from hybridcloud.outbox import batch, process_cell_outbox
+from hybridcloud.outbox import CellOutbox, batch, process_cell_outbox
+from hybridcloud.outbox.drain import Drainer
 from hybridcloud.outbox.signals import RetryLater
+from silos import SiloMode, assume_silo
 
 from .engine import (
     US,
@@ -116,3 +118,18 @@ def test_shards_of_several_scopes_go_by_their_own_policies() -> None:
         (Kind.ORDERED, 1, "old"),
         (Kind.ORDERED, 1, "new"),
     ]
+
+
+@pytest.mark.rule(8)
+def test_a_drain_whose_time_is_over_still_takes_a_lost_drainers_shard_over() -> None:
+    lost, due = put(Kind.ORDERED, shard=1, obj=1), put(Kind.ORDERED, shard=2, obj=2)
+    assert lost < due
+    with connections[US].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO hybridcloud_celllease (shard_scope, shard_identifier, owner, token, until)"
+            " VALUES (%s, 1, 'gone', 1, '2020-01-01')",
+            [int(Kind.ORDERED.get_scope())],
+        )
+    with listening(Kind.ORDERED) as seen, assume_silo(SiloMode.CELL, cell="us"):
+        Drainer(CellOutbox, US).sweep(budget=0)
+    assert seen.objects == [2, 1]

@@ -145,6 +145,7 @@ def test_migrate_brings_another_directory_into_the_triggers() -> None:
     ("cells", "why"),
     [
         (None, "trigger_cells does not say which cells"),
+        ("All", "neither 'all' nor a CellMapping"),
         (CellMapping("zoo.Missing", match="user_id"), "names what is not there"),
         (CellMapping(Place, match="colour"), "names what is not there"),
         (CellMapping(Place, match="user_id", cell="colour"), "names what is not there"),
