@@ -10,21 +10,21 @@ from hybridcloud.outbox.kick import Throttle
 
 def test_the_first_kick_goes_at_once_and_the_last_is_not_lost() -> None:
     sent: list[float] = []
-    second = threading.Event()
+    first, second = threading.Event(), threading.Event()
 
     def send(_: str) -> None:
         sent.append(monotonic())
+        first.set()
         if len(sent) == 2:
             second.set()
 
     throttle = Throttle(send, every=0.1)
-    began = monotonic()
+    throttle("us")
+    assert first.is_set(), "it is called before the caller goes on"
     for _ in range(1000):
         throttle("us")
-    assert len(sent) == 1
     assert second.wait(5)
     assert sent[1] - sent[0] >= 0.09
-    assert sent[0] - began < 0.05
 
 
 def test_thousands_of_commits_wake_a_drainer_tens_of_times() -> None:
@@ -32,11 +32,10 @@ def test_thousands_of_commits_wake_a_drainer_tens_of_times() -> None:
     throttle = Throttle(sent.append, every=0.05)
     began = monotonic()
     asked = 0
-    while monotonic() - began < 0.5:
+    while asked < 1000 or len(sent) < 8:
         throttle("us")
         asked += 1
-    assert asked > 1000
-    assert 5 <= len(sent) <= 12
+    assert len(sent) <= (monotonic() - began) / 0.05 + 2
 
 
 def test_one_table_does_not_wait_for_another() -> None:

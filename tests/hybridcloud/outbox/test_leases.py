@@ -10,6 +10,7 @@ import pytest
 from django.db import connections
 
 from hybridcloud import hooks
+from hybridcloud.conf import Settings
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.claim import FIRST, Leases
 from hybridcloud.outbox.statements import Engine
@@ -29,6 +30,7 @@ from .engine import (
     leases,
     listening,
     message,
+    pass_time,
     put,
     write,
 )
@@ -36,9 +38,9 @@ from .engine import (
 pytestmark = [pytest.mark.rule(7), pytest.mark.usefixtures("committed")]
 
 
-def eventually(condition: Any, *, within: float = WAIT) -> None:
+def eventually(condition: Any) -> None:
     """Drain again and again until a condition holds: what the beat does."""
-    deadline = monotonic() + within
+    deadline = monotonic() + WAIT
     pause = threading.Event()
     while not condition():
         assert monotonic() < deadline, "it never came true"
@@ -84,35 +86,49 @@ def test_a_leased_shard_is_not_claimed_again() -> None:
         assert second.claim_due(after=FIRST, most=10, switches=Switches())
 
 
-def test_a_handler_that_runs_longer_than_the_lease_keeps_its_shard() -> None:
-    """LEASE is 1.5 s in tests; the keeper's thread renews, on a connection of its own."""
+class Renewals(hooks.Hooks):
+    """Lets a test wait for renewals, and counts the leases that they did not find."""
+
+    def __init__(self) -> None:
+        self._done = threading.Semaphore(0)
+        self.lost = 0
+
+    def after_renew(self, lost: int) -> None:
+        self.lost += lost
+        self._done.release()
+
+    def expect(self) -> None:
+        """Wait for one that began after this call: the first to end may have begun before."""
+        while self._done.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert self._done.acquire(timeout=WAIT)
+
+
+@pytest.fixture
+def keen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the keeper renew as soon as a handler runs; without it each renewal would cost seconds."""
+    monkeypatch.setattr(Settings, "renew_every", 0.05)
+
+
+def test_a_handler_that_runs_longer_than_the_lease_keeps_its_shard(keen: None) -> None:
+    """The keeper's thread renews, on a connection of its own."""
     put(obj=1)
-    renewed = threading.Event()
-
-    class Watch(hooks.Hooks):
-        count = 0
-
-        def after_renew(self, lost: int) -> None:
-            assert lost == 0
-            self.count += 1
-            if self.count >= 6:
-                renewed.set()
-
-    started = threading.Event()
+    renewals = Renewals()
+    by_others: list[int] = []
 
     def act(**_: Any) -> None:
-        started.set()
-        assert renewed.wait(WAIT)
+        for _ in range(3):
+            pass_time(10)  # of the lease's 15 s
+            renewals.expect()
+            with Worker(drain_us) as other:
+                pass
+            by_others.append(other.result)
 
-    with (
-        listening(Kind.PLAIN, act=act) as seen,
-        hooks.installed(Watch()),
-        Worker(drain_us) as drainer,
-    ):
-        assert started.wait(WAIT)
-        while not renewed.is_set() and drainer.is_alive():
-            assert drain_us() == 0
-            renewed.wait(0.05)
+    with listening(Kind.PLAIN, act=act) as seen, hooks.installed(renewals), Worker(drain_us):
+        pass
+    assert by_others == [0, 0, 0]
+    assert renewals.lost == 0
     assert len(seen.calls) == 1
     assert ids() == []
     assert failures() == []
@@ -120,50 +136,45 @@ def test_a_handler_that_runs_longer_than_the_lease_keeps_its_shard() -> None:
 
 def test_a_pass_of_handlers_that_each_take_a_part_of_the_lease_keeps_its_shards() -> None:
     write(*(message(Kind.ORDERED, obj=n) for n in range(4)))
-    pause, started = threading.Event(), threading.Event()
 
     def act(**_: Any) -> None:
         assert threading.current_thread() is drainer
-        started.set()
-        pause.wait(0.6)  # LEASE is 1.5 s
+        pass_time(6)  # of the lease's 15 s
+        with Worker(drain_us):
+            pass
 
     drainer = Worker(drain_us)
     with listening(Kind.ORDERED, act=act) as seen, drainer:
-        assert started.wait(WAIT)
-        while drainer.is_alive():
-            drain_us()
-            pause.wait(0.02)
+        pass
     assert seen.objects == [0, 1, 2, 3]
     assert ids() == []
 
 
-def test_ending_the_drainers_session_while_its_handler_runs_costs_it_nothing() -> None:
+def test_ending_the_drainers_session_while_its_handler_runs_costs_it_nothing(keen: None) -> None:
     """It renews from another session, and opens a new one to acknowledge."""
     put(obj=1)
-    renewed = threading.Semaphore(0)
-
-    class Watch(hooks.Hooks):
-        def after_renew(self, lost: int) -> None:
-            assert lost == 0
-            renewed.release()
-
+    renewals = Renewals()
     started = threading.Event()
 
     def act(**_: Any) -> None:
+        renewals.expect()
         with Worker(_terminate_others):
             pass
         started.set()
-        for _ in range(5):
-            assert renewed.acquire(timeout=WAIT)
+        for _ in range(2):
+            with Worker(lambda: pass_time(10)):  # of the lease's 15 s
+                pass
+            renewals.expect()
 
     with (
         listening(Kind.PLAIN, act=act) as seen,
-        hooks.installed(Watch()),
+        hooks.installed(renewals),
         Worker(drain_us) as drainer,
     ):
         assert started.wait(WAIT)
         while drainer.is_alive():
             _drain_until_it_works()
+    assert renewals.lost == 0
     assert len(seen.calls) == 1
     assert ids() == []
     assert failures() == []
@@ -189,26 +200,15 @@ def _drain_until_it_works() -> None:
 def test_a_worker_that_was_stalled_past_its_lease_handles_nothing_more_of_it() -> None:
     write(*(message(Kind.ORDERED, obj=n) for n in range(3)))
     stalled = gate("after_handler")
-    with listening(Kind.ORDERED) as seen, hooks.installed(stalled), Worker(drain_us) as worker:
+    with listening(Kind.ORDERED) as seen, hooks.installed(stalled), Worker(drain_us):
         assert stalled.reached.wait(WAIT)
-        with connections[US].cursor() as cursor:
-            # As if the machine had slept: the lease lapsed, and another drainer took the shard.
-            cursor.execute("UPDATE hybridcloud_celllease SET until = '2020-01-01'")
-        _forget_renewals(worker)
+        pass_time(60)  # as if the machine had slept: another drainer takes the shard
         drain_us()
         stalled.open.set()
     handled = [each for each in seen.objects if each]
     assert sorted(handled) == [1, 2]
     assert ids() == []
     assert leases() == []
-
-
-def _forget_renewals(_: Worker) -> None:
-    """Let the stalled pass believe that its lease is old, as it would be after a stall."""
-    from hybridcloud.outbox import claim
-
-    for each in claim._keeper()._passes:
-        each.renewed_at -= 60
 
 
 def test_a_stalled_workers_backoff_and_release_are_fenced_by_the_token() -> None:
@@ -229,20 +229,30 @@ def test_a_stalled_workers_backoff_and_release_are_fenced_by_the_token() -> None
     assert [(lease.token, lease.owner) for lease in leases()] == [(42, "successor")]
 
 
-def test_a_hung_handler_loses_its_shard_after_its_timeout() -> None:
-    """HANDLER_TIMEOUT of this scope is 1 s, the lease 1.5 s."""
+def test_a_hung_handler_loses_its_shard_after_its_timeout(keen: None) -> None:
+    """The timeout of this scope is 60 s, the lease 15 s."""
     put(Kind.BRIEF, obj=1)
     let_go, hanging = threading.Event(), threading.Event()
+    renewals = Renewals()
 
     def act(**_: Any) -> None:
         if not hanging.is_set():
             hanging.set()
-            assert let_go.wait(WAIT)
+            assert let_go.wait(3 * WAIT)
 
-    with listening(Kind.BRIEF, act=act) as seen, Worker(drain_us):
+    with listening(Kind.BRIEF, act=act) as seen, hooks.installed(renewals), Worker(drain_us):
         try:
             assert hanging.wait(WAIT)
-            eventually(lambda: len(seen.calls) > 1, within=8)
+            pass_time(10)
+            renewals.expect()
+            assert drain_us() == 0, "renewed before its timeout"
+            pass_time(60)
+            # A renewal on its way gives it one more lease, and were there others, it would stay.
+            with connections[US].cursor() as cursor:
+                cursor.execute(
+                    "UPDATE hybridcloud_celllease SET until = clock_timestamp() + interval '0.5 s'"
+                )
+            eventually(lambda: len(seen.calls) > 1)
         finally:
             let_go.set()
     assert ids() == []
@@ -258,7 +268,8 @@ def test_a_killed_drainers_shards_are_taken_over_and_nothing_is_lost(step: str) 
     assert len(ids()) == 3
     with listening(Kind.PLAIN) as seen:
         assert drain_us() == 0, "its leases hold until they lapse"
-        eventually(lambda: not ids())
+        pass_time(15)
+        drain_us()
     assert sorted(seen.objects) == [0, 1, 2]
     assert failures() == [], "one crash of a healthy pass is nobody's attempt"
     assert leases() == []

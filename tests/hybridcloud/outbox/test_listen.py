@@ -124,17 +124,17 @@ def test_a_rolled_back_write_notifies_nobody(by_notify: None) -> None:
 
 
 def test_thousands_of_kicks_are_tens_of_notifications(by_notify: None) -> None:
-    from hybridcloud.outbox.kick import kick
+    from hybridcloud.outbox.kick import EVERY, kick
 
     asked, began = 0, monotonic()
     with listened() as listener:
-        while monotonic() - began < 1:
+        while asked < 2000 or monotonic() - began < 0.5:
             kick(CellOutbox, US)
             asked += 1
+        took = monotonic() - began
         notifier().close()
         heard = list(listener.notifies(timeout=0.2))
-    assert asked > 2000
-    assert 1 <= len(heard) <= 40
+    assert 1 <= len(heard) <= took / EVERY + 2
 
 
 def test_a_lost_session_is_opened_again() -> None:
@@ -183,16 +183,19 @@ def test_the_second_signal_ends_it_at_once() -> None:
 
 def test_delayed_messages_are_handled_when_they_are_due_and_not_at_the_next_poll() -> None:
     delays = {1: 3.0, 2: 3.7, 3: 4.4}
-    late = []
     with Child("listen") as child:
         child.expect("ready")
-        began = monotonic()
-        write(*(message(obj=obj, delay=timedelta(seconds=each)) for obj, each in delays.items()))
-        for obj, delay in delays.items():
-            child.expect(f"handling {obj}")
-            late.append(monotonic() - began - delay)
+        for _ in range(3):  # polls would be late in every round, a busy machine is so now and then
+            late = []
+            began = monotonic()
+            write(*(message(obj=obj, delay=timedelta(seconds=s)) for obj, s in delays.items()))
+            for obj, delay in delays.items():
+                child.expect(f"handling {obj}")
+                late.append(monotonic() - began - delay)
+            assert min(late) >= 0
+            if max(late) < 0.65:
+                break
     # Due times are 0.7 s apart: polls, 2 s apart, would be late for one of them.
-    assert min(late) >= 0
     assert max(late) < 0.65
 
 

@@ -23,6 +23,7 @@ from .engine import (
     listening,
     message,
     parked,
+    pass_time,
     put,
     write,
 )
@@ -61,7 +62,7 @@ def test_a_drainer_whose_shard_was_taken_handles_nothing_more_of_it() -> None:
                 cursor.execute("UPDATE hybridcloud_celllease SET until = '2020-01-01'")
             with Worker(drain_us):
                 pass
-            threading.Event().wait(0.6)  # the time after which a drainer looks at its lease
+            pass_time(5)  # a drainer looks at its lease when a third of it is gone
 
     drainer = Worker(drain_us)
     with listening(Kind.ORDERED, act=act) as seen, drainer:
