@@ -22,7 +22,7 @@ from hybridcloud.outbox.context import write_messages
 from hybridcloud.outbox.identifiers import shard_field
 from hybridcloud.outbox.insert import as_json
 from hybridcloud.outbox.production import produce, uses_default
-from hybridcloud.outbox.updates import scope_for_sql
+from hybridcloud.outbox.rewriting import scope_for_sql
 from hybridcloud.outbox.walk import Fence, newest_id
 from hybridcloud.outbox.written import Batch, announce
 

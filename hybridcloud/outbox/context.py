@@ -125,7 +125,7 @@ def write_rows(rows: Sequence[Row], *, using: str) -> None:
     if not rows:
         return
     connection = connections[using]
-    buffer = _buffer_of(connection)
+    buffer = buffer_of(connection)
     if buffer is not None:
         buffer.add(rows)
     elif connection.in_atomic_block:
@@ -142,7 +142,7 @@ def save_message(message: OutboxBase, using: str) -> None:
 
 def write_buffered(connection: BaseDatabaseWrapper) -> None:
     """Write what is buffered for a connection: before messages that SQL itself makes."""
-    buffer = _buffer_of(connection)
+    buffer = buffer_of(connection)
     if buffer is not None:
         buffer.write()
 
@@ -155,7 +155,8 @@ def is_flushing(flush: bool | None) -> bool:  # noqa: FBT001 - a value that is p
     return True if state is None else state.flush
 
 
-def _buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
+def buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
+    """Return what gathers the messages of a connection's transaction, if a block around this does."""
     state = _state.get()
     buffer = None if state is None else state.buffers.get(connection.alias)
     # A context copied to another thread, or kept beyond the block, is not in its transaction.
@@ -169,7 +170,7 @@ def _gathering(connection: BaseDatabaseWrapper, *, flush: bool) -> Iterator[None
     """Buffer what the block writes; inside another such block the outermost one's buffer takes it."""
     outer = _state.get()
     buffers = {} if outer is None else outer.buffers
-    if _buffer_of(connection) is not None:
+    if buffer_of(connection) is not None:
         with _entered(_State(flush, buffers)):
             yield
         return

@@ -9,6 +9,7 @@ Put the mixin first among the bases, so that its managers and methods win.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from django.apps import apps
@@ -16,6 +17,7 @@ from django.db import models, router, transaction
 from django.db.models.signals import class_prepared
 
 from hybridcloud.conf import settings
+from hybridcloud.outbox.combined import save_combined, scope_to_combine
 from hybridcloud.outbox.context import joined_context, outbox_context
 from hybridcloud.outbox.managers import ProducingManager
 from hybridcloud.outbox.production import cells_of_owner, default_hook, produce, uses_default
@@ -93,6 +95,7 @@ class ProducingModel(models.Model):
         """Say whether the model's messages are made by the framework's own hooks."""
         return False
 
+    @default_hook
     @contextmanager
     def prepare_outboxes(
         self,
@@ -141,8 +144,12 @@ class ProducingModel(models.Model):
             with triggered(type(self), using=using):
                 super().save(*args, **kwargs)
             return
+        save = partial(super().save, *args, **kwargs)
+        scope = scope_to_combine(self, save.func, using=using)
+        if scope is not None and save_combined(self, scope, save, using=using):
+            return
         with self.prepare_outboxes(outbox_before_super=False, using=using):
-            super().save(*args, **kwargs)
+            save()
 
     def delete(
         self,

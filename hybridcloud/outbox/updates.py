@@ -8,26 +8,21 @@ come to match in between are neither changed nor forgotten.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, models
 
-from hybridcloud.causation import current_headers
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.category import find_scope, validated_scope
+from hybridcloud.outbox.category import find_scope
 from hybridcloud.outbox.context import is_flushing, joined_context, write_buffered, write_messages
-from hybridcloud.outbox.identifiers import shard_field, shard_path
-from hybridcloud.outbox.insert import as_json
-from hybridcloud.outbox.production import messages_moved, produce, uses_default
+from hybridcloud.outbox.identifiers import shard_path
+from hybridcloud.outbox.production import messages_moved, produce
+from hybridcloud.outbox.rewriting import Rewriter, scope_for_sql
 from hybridcloud.outbox.triggered import is_triggered, triggered
-from hybridcloud.outbox.written import Batch, WrittenRow, announce
-from silos import SiloMode
+from hybridcloud.outbox.written import Batch, announce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from django.db.backends.base.base import BaseDatabaseWrapper
 
     from hybridcloud.outbox.category import OutboxScope
     from hybridcloud.outbox.mixins import ProducingModel
@@ -69,29 +64,6 @@ def _refuse_primary_key(model: type[ProducingModel], fields: Collection[str]) ->
         )
 
 
-def scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
-    """Return the scope, if SQL alone can make the model's messages: all they say is in two columns."""
-    concrete = cast("type[models.Model]", model._meta.concrete_model)
-    if (
-        model.silo_mode is not SiloMode.CELL
-        or not model.has_default_messages()
-        or not uses_default(model, "payload_for_update")
-        or concrete._meta.parents
-    ):
-        return None
-    scope = model.category.get_scope()
-    shard = shard_field(scope, model)
-    if shard is None or shard.null or not _is_integer(shard) or not _is_integer(concrete._meta.pk):
-        return None
-    return scope
-
-
-def _is_integer(field: Any) -> bool:
-    while isinstance(field, models.ForeignKey):
-        field = field.target_field
-    return isinstance(field, models.IntegerField)
-
-
 def _moves(model: type[ProducingModel], scope: OutboxScope, fields: Collection[str]) -> bool:
     """Say whether setting these fields may take a row to another shard."""
     first = (shard_path(scope, model) or "").split(".", 1)[0]
@@ -104,61 +76,35 @@ def _moves(model: type[ProducingModel], scope: OutboxScope, fields: Collection[s
     return not names.isdisjoint(fields)
 
 
-@dataclass(slots=True)
-class _Together:
-    """One statement that changes the rows and writes their messages: a wrapper around Django's UPDATE."""
+class _Together(Rewriter):
+    """One statement that changes the rows and writes their messages."""
 
-    queryset: ProducingQuerySet[Any]
-    scope: OutboxScope
-    rows: Sequence[tuple[int, int, int]] = ()
+    def __init__(self, queryset: ProducingQuerySet[Any], scope: OutboxScope) -> None:
+        super().__init__(queryset.model, scope, connections[queryset.db])
+        self._queryset = queryset
+        self._is_flushed = is_flushing(self.model.default_flush)
+        self._messages: Sequence[tuple[int, int, int]] = ()
 
     def run(self, plain: _Plain, fields: dict[str, Any]) -> int:
-        model: type[ProducingModel] = self.queryset.model
-        category = model.category
-        validated_scope(self.scope.value, category.value)
-        connection = connections[self.queryset.db]
         # What is buffered is older, so it must have lower ids.
-        write_buffered(connection)
-        # By name: `connection.execute_wrapper` takes away the last one, whosesoever it is.
-        connection.execute_wrappers.append(self._rewrite)
-        try:
-            count = plain(self.queryset, **fields)
-        finally:
-            connection.execute_wrappers.remove(self._rewrite)
-        written = [
-            WrittenRow(identifier, (self.scope.value, shard), category.value, about)
-            for identifier, shard, about in self.rows
-        ]
+        write_buffered(self.connection)
+        with self:
+            count = plain(self._queryset, **fields)
         if count:
-            batch = Batch(model.outbox_model(), Counter({category.value: count}), written)
-            announce(connection, batch)
+            counts = Counter({self.model.category.value: count})
+            written = [self.written(each) for each in self._messages]
+            announce(self.connection, Batch(self.outbox, counts, written))
         return count
 
-    def _rewrite(
+    def __call__(
         self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
     ) -> Any:
-        model: type[ProducingModel] = self.queryset.model
-        connection: BaseDatabaseWrapper = context["connection"]
-        quote = connection.ops.quote_name
-        table = quote(model._meta.db_table)
-        if not (isinstance(sql, str) and sql.startswith(f"UPDATE {table} SET")):
+        if not (isinstance(sql, str) and sql.startswith(f"UPDATE {self.table} SET")):
             return execute(sql, params, many, context)
-        pk: Any = model._meta.pk
-        shard: Any = shard_field(self.scope, model)
-        outbox = model.outbox_model()
-        text = (
-            f"WITH upd AS ({sql} RETURNING {table}.{quote(pk.column)} AS object_identifier, "  # noqa: S608
-            f"{table}.{quote(shard.column)} AS shard_identifier) "
-            f"INSERT INTO {outbox.tables().outbox} (shard_scope, shard_identifier, category, "
-            f"object_identifier, headers) SELECT %s::integer, shard_identifier, %s::integer, "
-            f"object_identifier, %s::jsonb FROM upd ORDER BY object_identifier "
-            f"RETURNING id, shard_identifier, object_identifier"
-        )
-        headers = as_json(outbox, "headers", current_headers())
-        more = (self.scope.value, model.category.value, headers)
-        result = execute(text, (*params, *more), many, context)
-        if is_flushing(model.default_flush):
-            self.rows = context["cursor"].fetchall()
+        text = " ".join(self.parts(sql, order="ORDER BY hc_object"))
+        result = execute(text, (*params, *self.values()), many, context)
+        if self._is_flushed:
+            self._messages = context["cursor"].fetchall()
         return result
 
 

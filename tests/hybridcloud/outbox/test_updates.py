@@ -68,7 +68,7 @@ class TestOneStatement:
         with recorded() as made, CaptureQueriesContext(connections[US]) as queries:
             assert OrganizationMember.objects.filter(organization=org).update(role="X") == 3
         (statement,) = statements(queries)
-        assert statement.startswith("WITH upd AS (UPDATE")
+        assert statement.startswith("WITH hc_row AS (UPDATE")
         assert [each[3] for each in made] == [each.id for each in members]
 
     def test_joins_expressions_annotations_and_orders_pass(

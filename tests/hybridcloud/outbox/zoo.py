@@ -31,12 +31,15 @@ class Beast(OutboxCategory):
     TICKET = 9103
     KEEPER = 9104
     VISIT = 9105
+    NEST = 9106
+    HERD = 9107
+    TAG = 9108
 
 
 class Zoo(OutboxScope, categories=Beast):
     PEN = scope_categories(
         9100,
-        {Beast.PEN, Beast.ANIMAL, Beast.LABEL, Beast.VISIT},
+        {Beast.PEN, Beast.ANIMAL, Beast.LABEL, Beast.VISIT, Beast.NEST, Beast.HERD, Beast.TAG},
         shard_key="pen_id",
         owner="zoo.Pen",
     )
@@ -53,6 +56,11 @@ class _ZooApps(Apps):
 
 
 zoo_apps = _ZooApps(())
+
+
+def move_all(model: type[models.Model], using: str) -> None:
+    """Change all rows as code from elsewhere does, which knows of no messages."""
+    models.QuerySet(model, using=using).update(place=models.F("place") + 1)
 
 
 class Handled:
@@ -148,6 +156,60 @@ with connected_models.opened():
             app_label = "zoo"
             apps = zoo_apps
 
+    @cell_silo_model
+    class Nest(Handled, ReplicatedCellModel):
+        """Its key is another new row's."""
+
+        category = Beast.NEST
+        id = models.BigIntegerField(primary_key=True, default=lambda: House.objects.create().pk)
+        pen_id = models.BigIntegerField(default=1)
+
+        class Meta:
+            app_label = "zoo"
+            apps = zoo_apps
+
+    class Counting(models.Model):
+        """A base from elsewhere, whose save changes other rows of the table first."""
+
+        place = models.IntegerField(default=0)
+
+        class Meta:
+            abstract = True
+
+        def save(self, *args: Any, **kwargs: Any) -> None:
+            move_all(type(self), kwargs["using"])
+            super().save(*args, **kwargs)
+
+    @cell_silo_model
+    class Herd(Handled, ReplicatedCellModel, Counting):
+        """It moves its neighbours when it is saved."""
+
+        category = Beast.HERD
+        pen_id = models.BigIntegerField(default=1)
+
+        class Meta:
+            app_label = "zoo"
+            apps = zoo_apps
+
+    class FirstField(models.IntegerField):
+        """A field that changes other rows of the table when it is saved."""
+
+        def pre_save(self, model_instance: models.Model, add: bool) -> int:  # noqa: FBT001 - Django's
+            move_all(type(model_instance), "cell_us")
+            return 0
+
+    @cell_silo_model
+    class Tag(Handled, ReplicatedCellModel):
+        """It has such a field."""
+
+        category = Beast.TAG
+        pen_id = models.BigIntegerField(default=1)
+        place = FirstField(default=0)
+
+        class Meta:
+            app_label = "zoo"
+            apps = zoo_apps
+
     @control_silo_model
     class Keeper(Handled, ReplicatedControlModel):
         """It goes to the cell of its organization, by default."""
@@ -163,5 +225,5 @@ with connected_models.opened():
             apps = zoo_apps
 
 
-CELL_MODELS = (House, Pen, Animal, Bird, Label, Visit, Ticket)
+CELL_MODELS = (House, Pen, Animal, Bird, Label, Visit, Ticket, Nest, Herd, Tag)
 CONTROL_MODELS = (Keeper,)
