@@ -145,7 +145,7 @@ def pass_time(seconds: float) -> None:
         cursor.execute(
             "UPDATE hybridcloud_celllease SET until = until - make_interval(secs => %s)", [seconds]
         )
-    for each in claim._keeper()._passes:
+    for each in list(claim._keeper()._passes):
         each.renewed_at -= seconds
         if each.handler_since is not None:
             each.handler_since -= seconds
