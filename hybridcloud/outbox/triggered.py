@@ -7,7 +7,7 @@ the triggers.
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,11 +15,10 @@ from django.db import DatabaseError, connections, transaction
 
 from hybridcloud.causation import current_headers
 from hybridcloud.outbox.context import is_flushing, write_buffered
-from hybridcloud.outbox.insert import as_json
-from hybridcloud.outbox.written import Batch, announce
+from hybridcloud.outbox.written import announce_unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import Model
@@ -59,24 +58,24 @@ def triggered(
     connection = connections[using]
     # What is buffered is older, so it must have lower ids.
     write_buffered(connection)
-    with _lent_headers(connection, model):
+    headers = current_headers()
+    if headers is None:
         yield
+    else:
+        with _lent_headers(connection, headers):
+            yield
     if is_flushing(model.default_flush if flush is None else flush):
-        announce(connection, Batch(model.outbox_model(), Counter(), (), unseen=True))
+        announce_unseen(connection, model.outbox_model())
 
 
 @contextmanager
-def _lent_headers(connection: BaseDatabaseWrapper, model: type[ProducingModel]) -> Iterator[None]:
+def _lent_headers(connection: BaseDatabaseWrapper, headers: Mapping[str, Any]) -> Iterator[None]:
     """Let triggers see the causation of the handler or call that runs, for this change only."""
-    headers = as_json(model.outbox_model(), "headers", current_headers())
-    if headers is None:
-        yield
-        return
     if not connection.in_atomic_block:
-        with transaction.atomic(using=connection.alias), _lent_headers(connection, model):
+        with transaction.atomic(using=connection.alias), _lent_headers(connection, headers):
             yield
         return
-    _set(connection, headers)
+    _set(connection, json.dumps(headers))
     try:
         yield
     except BaseException:

@@ -111,17 +111,7 @@ class _Coordinator:
         if self.commit.latest is not self or not self.commit.ready:
             return
         batches, self.commit.ready = self.commit.ready, []
-        by_outbox: dict[type[OutboxBase], list[Batch]] = {}
-        for batch in batches:
-            by_outbox.setdefault(batch.outbox, []).append(batch)
-        for outbox, own in by_outbox.items():
-            _tell(outbox, own)
-        for outbox, own in by_outbox.items():
-            rows = tuple(sorted(row for batch in own for row in batch.flushed))
-            if rows:
-                _flush(Written(outbox, self.commit.alias, rows))
-            if any(batch.unseen for batch in own) and settings().flush != "cron":
-                kick.kick(outbox, self.commit.alias)
+        _act(self.commit.alias, batches)
 
 
 def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
@@ -152,10 +142,30 @@ def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     if connection.in_atomic_block or not connection.get_autocommit():
         register(connection, batch)
         return
-    commit = _Commit(connection.alias)
-    commit.latest = _Coordinator(commit)
-    commit.ready.append(batch)
-    commit.latest()
+    _act(connection.alias, [batch])
+
+
+def announce_unseen(connection: BaseDatabaseWrapper, outbox: type[OutboxBase]) -> None:
+    """Have a drainer woken for messages whose ids nobody knows; like `announce`, for each save of triggers."""
+    if connection.in_atomic_block or not connection.get_autocommit():
+        register(connection, Batch(outbox, Counter(), (), unseen=True))
+    elif settings().flush != "cron":
+        kick.kick(outbox, connection.alias)
+
+
+def _act(alias: str, batches: Sequence[Batch]) -> None:
+    """Do what is to be done once messages are committed."""
+    by_outbox: dict[type[OutboxBase], list[Batch]] = {}
+    for batch in batches:
+        by_outbox.setdefault(batch.outbox, []).append(batch)
+    for outbox, own in by_outbox.items():
+        _tell(outbox, own)
+    for outbox, own in by_outbox.items():
+        rows = tuple(sorted(row for batch in own for row in batch.flushed))
+        if rows:
+            _flush(Written(outbox, alias, rows))
+        if any(batch.unseen for batch in own) and settings().flush != "cron":
+            kick.kick(outbox, alias)
 
 
 def _commit_in(queue: Sequence[tuple[Any, Any, bool]]) -> _Commit | None:

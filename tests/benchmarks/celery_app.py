@@ -24,6 +24,8 @@ warnings.filterwarnings("ignore", category=SecurityWarning)
 
 app = Celery("bench")
 app.config_from_object("django.conf:settings", namespace="CELERY")
+# As docs/how-to/wake-drainers.md advises.
+app.conf.CELERY_DB_REUSE_MAX = 100
 app.conf.task_queues = [Queue(name) for name in queue_names()]
 app.conf.task_default_queue = queue_names()[0]
 app.autodiscover_tasks()
