@@ -8,28 +8,25 @@ token.
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import socket
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, InterfaceError, connections
-
 from hybridcloud import hooks
 from hybridcloud.conf import settings
+from hybridcloud.outbox.keeper import keeper
 from hybridcloud.outbox.statements import Engine, Key, key_text
 from silos import SiloMode
 from silos.cells import all_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from hybridcloud.outbox.statements import Rows
     from hybridcloud.outbox.switches import Switches
 
-_LOG = logging.getLogger(__name__)
 FIRST: Key = (-1, 0)
 """A cursor before all shards: (scope, identifier)."""
 
@@ -47,6 +44,7 @@ class Leases:
         suspect: whether the last drainer of the (only) shard vanished.
         handling: the message that it was handling then.
         lost: shards that another drainer has taken since.
+        read: what was read with the claim; None: nothing yet.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -56,6 +54,7 @@ class Leases:
         self.suspect = False
         self.handling: int | None = None
         self.lost: set[Key] = set()
+        self.read: Rows | None = None
         self.renewed_at = time.monotonic()
         self.handler_since: float | None = None
         self.handler_limit = 0.0
@@ -96,7 +95,19 @@ class Leases:
     def claim_known(self, keys: Sequence[Key], *, heed_backoff: bool = True) -> bool:
         """Claim those of these shards that are free, not in backoff and not suspect."""
         params = self._params(heed=heed_backoff, **self.engine.keys(keys))
-        return self._took(self.engine.query("claim_known", params), suspect=False)
+        rows = self.engine.query("claim_known", params, one=len(keys) == 1)
+        return self._took(rows, suspect=False)
+
+    def claim_and_read(self, key: Key, name: str, params: Mapping[str, Any]) -> bool:
+        """Claim one shard and read of it by a named statement, in one round trip.
+
+        Who had the shard before has acknowledged in the transaction that gave it back, so
+        what is read behind the claim has none of that.
+        """
+        params = {**params, **self._params(heed=True, **self.engine.keys([key]))}
+        statements = [self.engine.sql(each, one=True) for each in ("claim_known", name)]
+        taken, self.read = self.engine.results(statements, params)
+        return self._took(taken, suspect=False)
 
     def claim_suspect(
         self, *, switches: Switches, only: Sequence[Key] | None = None, heed_backoff: bool = True
@@ -158,7 +169,8 @@ class Leases:
             return [], {}
         given = set(keys)
         self.keys = [key for key in self.keys if key not in given]
-        return [self.engine.sql("release")], {"token": self.token, **self.engine.keys(keys)}
+        statement = self.engine.sql("release", one=len(keys) == 1)
+        return [statement], {"token": self.token, **self.engine.keys(keys)}
 
     def release(self) -> None:
         """Give all remaining shards back."""
@@ -202,84 +214,8 @@ class _Watch:
 
     def __enter__(self) -> None:
         if self._on:
-            _keeper().add(self._leases)
+            keeper().add(self._leases)
 
     def __exit__(self, *_: object) -> None:
         if self._on:
-            _keeper().discard(self._leases)
-
-
-class Keeper:
-    """Renews leases of handlers that run long: one daemon thread per process, on its own connection.
-
-    A handler that runs longer than its ``HANDLER_TIMEOUT`` is renewed no more:
-    a hung handler loses its shard.
-    """
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._passes: set[Leases] = set()
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def add(self, leases: Leases) -> None:
-        """Watch a pass."""
-        with self._lock:
-            self._passes.add(leases)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._run, name="hybridcloud-lease-keeper", daemon=True
-                )
-                self._thread.start()
-        self._wake.set()
-
-    def discard(self, leases: Leases) -> None:
-        """Watch a pass no longer."""
-        with self._lock:
-            self._passes.discard(leases)
-
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            while self._watching():
-                time.sleep(settings().renew_every)
-                try:
-                    self._renew_long_running()
-                except (DatabaseError, InterfaceError):
-                    _LOG.exception("Leases not renewed; the next try is in a moment")
-                    connections.close_all()
-            connections.close_all()
-
-    def _watching(self) -> bool:
-        with self._lock:
-            return bool(self._passes)
-
-    def _renew_long_running(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            passes = list(self._passes)
-        due: dict[tuple[type, str], list[Leases]] = {}
-        for leases in passes:
-            since = leases.handler_since
-            if since is not None and settings().renew_every <= now - since < leases.handler_limit:
-                due.setdefault((leases.engine.outbox, leases.engine.alias), []).append(leases)
-        for (outbox, alias), group in due.items():
-            engine = Engine(outbox, alias)
-            params = {"tokens": [leases.token for leases in group], "lease": settings().lease}
-            found: dict[int, set[Key]] = {}
-            for token, *key in engine.query("renew", params):
-                found.setdefault(token, set()).add(tuple(key))
-            for leases in group:
-                leases.found(found.get(leases.token, set()), now)
-
-
-_the_keeper: Keeper | None = None
-
-
-def _keeper() -> Keeper:
-    global _the_keeper  # noqa: PLW0603 - one per process, made anew after a fork
-    if _the_keeper is None or _the_keeper.pid != os.getpid():
-        _the_keeper = Keeper()
-    return _the_keeper
+            keeper().discard(self._leases)

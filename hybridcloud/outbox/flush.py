@@ -100,7 +100,7 @@ class _Flush:
         for key in sorted(self._own):
             if is_off(self._engine, self._switches, key):
                 continue
-            if policy_of(find_scope(key[-2])).coalesce:
+            if _coalesces(key):
                 coalescing.append(key)
             else:
                 waiting += self._claim_and_drain([key])
@@ -115,15 +115,21 @@ class _Flush:
     def _claim_and_drain(self, keys: Sequence[Key]) -> list[Key]:
         """Drain what can be claimed at once; return the shards that could not."""
         leases = Leases(self._engine)
-        if leases.claim_known(keys):
+        if self._claim(leases, keys):
             taken = set(leases.keys)
             self._drain(leases)
             return [key for key in keys if key not in taken]
         return list(keys)
 
+    def _claim(self, leases: Leases, keys: Sequence[Key]) -> bool:
+        if len(keys) == 1 and _coalesces(keys[0]):
+            # As in most flushes.
+            return leases.claim_and_read(keys[0], *self._read_own_groups()(keys))
+        return leases.claim_known(keys)
+
     def _drain(self, leases: Leases) -> None:
         keys = list(leases.keys)
-        ordered = len(keys) == 1 and not policy_of(find_scope(keys[0][-2])).coalesce
+        ordered = len(keys) == 1 and not _coalesces(keys[0])
         run = Pass(
             self._engine,
             leases,
@@ -149,7 +155,7 @@ class _Flush:
                 "objects": [each for _, each in groups],
                 "most": 10 * MOST_AT_ONCE,
             }
-            return "fetch_own", params
+            return "fetch_own_one" if len(keys) == len(groups) == 1 else "fetch_own", params
 
         return statement
 
@@ -188,3 +194,7 @@ class _Flush:
                 seam()
             sleep(pause)
             pause = min(pause * _GROWTH, _LONGEST_POLL)
+
+
+def _coalesces(key: Key) -> bool:
+    return policy_of(find_scope(key[-2])).coalesce

@@ -128,7 +128,8 @@ class Pass:
         return self.moved
 
     def _read(self) -> list[Shard]:
-        shards = read_shards(self.engine, list(self.leases.keys), self.read, self._known)
+        keys, rows = list(self.leases.keys), self.leases.read
+        shards = read_shards(self.engine, keys, self.read, self._known, rows)
         self.batch.read_at = monotonic()
         # By a reader of its own a sync flush sees a part of each shard.
         self.left_some = not all(shard.is_whole for shard in shards)

@@ -64,7 +64,7 @@ RETURNING {key}
 -- lease that is there is a conflict; to look for it first would only cost a probe more.
 INSERT INTO {lease} ({key}, owner, token, until)
 SELECT {k_key}, %(owner)s, %(token)s, clock_timestamp() + make_interval(secs => %(lease)s)
-  FROM unnest({arrays}) k({key})
+  FROM {keys}
  WHERE NOT EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})
                       AND ((f.level = 0 AND f.scheduled_for > clock_timestamp() AND %(heed)s) OR f.crashed))
  ORDER BY {k_key}
@@ -137,6 +137,16 @@ SELECT k.n, {o_message},
                             (SELECT * FROM unnest(%(categories)s::integer[], %(objects)s::bigint[]))
                       ORDER BY o.id LIMIT %(most)s) o
 
+-- name: fetch_own_one
+-- The same for one group of one shard, as most saves are: without joins, since planning is most of it.
+SELECT 1::bigint AS n, {o_message},
+       EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({one_key}))
+           OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({one_key})) AS flagged
+  FROM {outbox} o
+ WHERE ({o_key}) = ({one_key})
+   AND (o.category, o.object_identifier) = ((%(categories)s::integer[])[1], (%(objects)s::bigint[])[1])
+ ORDER BY o.id LIMIT %(most)s
+
 -- name: fetch_superseding
 -- Behind what was read of a deep shard: of each object that was read the ids, and its newest message.
 WITH m AS MATERIALIZED (
@@ -183,7 +193,7 @@ DELETE FROM {failure} WHERE id = ANY(%(failure_ids)s)
 
 -- name: release
 -- Fenced by the token: a worker that was stalled past its lease releases nothing of its successor.
-DELETE FROM {lease} l USING unnest({arrays}) k({key})
+DELETE FROM {lease} l USING {keys}
  WHERE ({l_key}) = ({k_key}) AND l.token = %(token)s
 
 -- name: mark

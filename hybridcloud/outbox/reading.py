@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from hybridcloud.outbox.claimed import Shard, shards_of
 from hybridcloud.outbox.coalesce import CATEGORY, OBJECT
 from hybridcloud.outbox.recorded import Failures
-from hybridcloud.outbox.statements import NO_BOUND, Engine, Key, int_array
+from hybridcloud.outbox.statements import NO_BOUND, Engine, Key, Rows, int_array
 from hybridcloud.outbox.superseded import look_further
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ def read_all(bound: int = NO_BOUND) -> Reader:
 
 
 def read_shards(
-    engine: Engine, keys: Sequence[Key], read: Reader, known: Mapping[Key, int]
+    engine: Engine,
+    keys: Sequence[Key],
+    read: Reader,
+    known: Mapping[Key, int],
+    rows: Rows | None = None,
 ) -> list[Shard]:
     """Read the messages of claimed shards, and of their exceptions what concerns these.
 
@@ -47,9 +51,11 @@ def read_shards(
         keys: the shards.
         read: how.
         known: shards with the id up to which nothing of them is left.
+        rows: what was read so already; None: nothing.
     """
     name, params = read(keys)
-    rows = engine.query(name, {**_afters(keys, known), **params, **engine.keys(keys)})
+    if rows is None:
+        rows = engine.query(name, {**_afters(keys, known), **params, **engine.keys(keys)})
     shards = shards_of(keys, rows)
     flagged = [shard.key for shard in shards if shard.touched]
     if flagged:

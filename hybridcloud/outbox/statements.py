@@ -29,6 +29,8 @@ type Rows = list[tuple[Any, ...]]
 
 # Forbidden plans are priced as if they cost millions, which makes a stock PostgreSQL compile each
 # of these tiny statements: 300 ms a call, measured. So no JIT either.
+# Whatever the server's default is: a statement must see what was committed before it began.
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; "
 _PINS: Final = (
     "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
     "SET LOCAL enable_sort = off; SET LOCAL jit = off; "
@@ -58,9 +60,11 @@ def _texts() -> Mapping[str, str]:
 
 
 @cache
-def sql(tables: Tables, name: str, **more: str) -> str:
-    """Return a named statement of ``queries.sql`` for these tables."""
+def sql(tables: Tables, name: str, *, one: bool = False, **more: str) -> str:
+    """Return a named statement of ``queries.sql`` for these tables; with ``one``, for a single shard."""
     columns = tables.sharding_columns
+    arrays = [f"%(key_{column})s::{_TYPES[column]}[]" for column in columns]
+    one_key = ", ".join(f"({array})[1]" for array in arrays)
     control = "cell_name" in columns
     words = {
         "outbox": tables.outbox,
@@ -68,7 +72,10 @@ def sql(tables: Tables, name: str, **more: str) -> str:
         "lease": tables.lease,
         "failure": tables.failure,
         "key": ", ".join(columns),
-        "arrays": ", ".join(f"%(key_{column})s::{_TYPES[column]}[]" for column in columns),
+        "arrays": ", ".join(arrays),
+        "one_key": one_key,
+        # Of one row the planner makes constants.
+        "keys": f"{f'(SELECT {one_key})' if one else f'unnest({", ".join(arrays)})'} k({', '.join(columns)})",
         "only": "%(only)s",
         "o_message": _MESSAGE,
         "in_cell": "cell_name = %(cell)s AND " if control else "",
@@ -144,13 +151,15 @@ class Engine:
             for column, values in zip(columns, zip(*keys, strict=True), strict=True)
         }
 
-    def sql(self, name: str, **more: str) -> str:
-        """Return a named statement for this table."""
-        return sql(self.tables, name, **more)
+    def sql(self, name: str, *, one: bool = False, **more: str) -> str:
+        """Return a named statement for this table; with ``one``, for a single shard."""
+        return sql(self.tables, name, one=one, **more)
 
-    def query(self, name: str, params: Mapping[str, Any], **more: str) -> Rows:
+    def query(
+        self, name: str, params: Mapping[str, Any], *, one: bool = False, **more: str
+    ) -> Rows:
         """Run one named statement with pinned plans and return its rows."""
-        return self.run([self.sql(name, **more)], params)
+        return self.run([self.sql(name, one=one, **more)], params)
 
     def run(
         self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool = False
@@ -169,6 +178,13 @@ class Engine:
         Raises:
             DatabaseError: the statements failed; nothing of them is left.
         """
+        results = self.results(statements, params, relaxed=relaxed)
+        return results[-1] if results else []
+
+    def results(
+        self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool = False
+    ) -> list[Rows]:
+        """Do what `run` does; return the rows of each statement that gives rows."""
         try:
             return self._attempt(statements, params, relaxed=relaxed)
         except (OperationalError, InterfaceError) as exc:
@@ -184,24 +200,24 @@ class Engine:
 
     def _attempt(
         self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool
-    ) -> Rows:
+    ) -> list[Rows]:
         connection = self.connection
         with connection.cursor() as cursor:
             if connection.in_atomic_block or _binds_on_server(connection):
-                rows: Rows = []
+                found: list[Rows] = []
                 for statement in statements:
                     cursor.execute(statement, params)
                     if cursor.description:
-                        rows = cursor.fetchall()
-                return rows
-            text = f"BEGIN; {_PINS}{_RELAXED if relaxed else ''}{'; '.join(statements)}; COMMIT"
+                        found.append(cursor.fetchall())
+                return found
+            text = f"{_BEGIN}{_PINS}{_RELAXED if relaxed else ''}{'; '.join(statements)}; COMMIT"
             try:
                 cursor.execute(text, params)
             except BaseException:
                 if connection.connection is not None and not connection.connection.closed:
                     connection.connection.rollback()
                 raise
-            return _last_rows(cursor)
+            return _results(cursor)
 
     def snapshot(self) -> _Snapshot:
         """Open a read-only transaction in which all statements see the same moment."""
@@ -249,10 +265,12 @@ def _binds_on_server(connection: BaseDatabaseWrapper) -> bool:
     return bool(connection.settings_dict["OPTIONS"].get("server_side_binding"))
 
 
-def _last_rows(cursor: Any) -> Rows:
-    rows: Rows = []
+def _results(cursor: Any) -> list[Rows]:
+    # Past Django's wrapper and psycopg's description, which cost as much for each SET as for rows.
+    found = cursor.cursor
+    results: list[Rows] = []
     while True:
-        if cursor.description:
-            rows = cursor.fetchall()
-        if not cursor.nextset():
-            return rows
+        if found.pgresult.nfields:
+            results.append(found.fetchall())
+        if not found.nextset():
+            return results

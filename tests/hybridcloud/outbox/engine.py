@@ -139,13 +139,13 @@ def make_due() -> None:
 
 def pass_time(seconds: float) -> None:
     """Let all leases of the us cell, and this process's drainers that hold some, be older by so much."""
-    from hybridcloud.outbox import claim
+    from hybridcloud.outbox.keeper import keeper
 
     with connections[US].cursor() as cursor:
         cursor.execute(
             "UPDATE hybridcloud_celllease SET until = until - make_interval(secs => %s)", [seconds]
         )
-    for each in list(claim._keeper()._passes):
+    for each in list(keeper()._passes):
         each.renewed_at -= seconds
         if each.handler_since is not None:
             each.handler_since -= seconds

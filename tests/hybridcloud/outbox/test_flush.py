@@ -62,13 +62,13 @@ def test_a_flush_handles_the_groups_of_its_own_messages_and_not_the_backlog() ->
     assert kicks == []
 
 
-def test_a_flush_of_one_save_costs_three_round_trips() -> None:
+def test_a_flush_of_one_save_costs_two_round_trips() -> None:
     drain_us()  # reads the options, which are cached from then on
     with listening(Kind.PLAIN), CaptureQueriesContext(connections[US]) as queries:
         save(message(obj=7))
     texts = [each["sql"] for each in queries.captured_queries]
     after = texts[next(n for n, text in enumerate(texts) if text.startswith("COMMIT")) + 1 :]
-    assert len(after) == 3, after
+    assert len(after) == 2, after
 
 
 def test_several_shards_of_one_commit_are_one_flush() -> None:

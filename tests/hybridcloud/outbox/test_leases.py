@@ -11,7 +11,7 @@ from django.db import connections
 
 from hybridcloud import hooks
 from hybridcloud.conf import Settings
-from hybridcloud.outbox import CellOutbox, claim
+from hybridcloud.outbox import CellOutbox, keeper
 from hybridcloud.outbox.claim import FIRST, Leases
 from hybridcloud.outbox.statements import Engine
 from hybridcloud.outbox.switches import Switches
@@ -110,7 +110,7 @@ def keen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a keeper renew as soon as a handler runs; without it each renewal would cost seconds."""
     monkeypatch.setattr(Settings, "renew_every", 0.05)
     # Another test's may sleep for as long as that test's lease allowed.
-    monkeypatch.setattr(claim, "_the_keeper", None)
+    monkeypatch.setattr(keeper, "_the_keeper", None)
 
 
 def test_a_handler_that_runs_longer_than_the_lease_keeps_its_shard(keen: None) -> None:
