@@ -44,10 +44,8 @@ class Batch:
         self._parked_ids: list[int] = []
         self._failure_ids: list[int] = []
         self._parks: dict[tuple[str, float | None, str | None], list[Message]] = {}
-        self._calls: Counter[int] = Counter()
-        self._messages: Counter[int] = Counter()
+        self._taken: list[tuple[int, int, float, int]] = []
         self._retired: Counter[int] = Counter()
-        self._ages: dict[int, list[float]] = {}
         self.since = None
 
     def take(self, category: int, ids: Sequence[int], age: float, *, calls: int) -> None:
@@ -57,13 +55,7 @@ class Batch:
 
     def count(self, category: int, messages: int, age: float, *, calls: int) -> None:
         """Count messages that are acknowledged already."""
-        self._messages[category] += messages
-        if calls:
-            self._calls[category] += calls
-            ages = self._ages.get(category)
-            if ages is None:
-                ages = self._ages[category] = []
-            ages.append(age)
+        self._taken.append((category, messages, age, calls))
         if self.since is None:
             self.since = monotonic()
 
@@ -177,25 +169,31 @@ class Batch:
         self._parks = {}
 
     def _tell(self) -> None:
-        count = self._messages.total() + self._retired.total()
+        count = sum(each[1] for each in self._taken) + self._retired.total()
         self.moved += count
-        if not count or not hooks.active.handled:
-            return
+        if count and hooks.active.handled:
+            hooks.tell(hooks.active.handled, self._fact())
+
+    def _fact(self) -> hooks.Handled:
+        calls: dict[int, int] = {}
+        messages: dict[int, int] = {}
+        ages: dict[int, list[float]] = {}
+        for category, count, age, own_calls in self._taken:
+            messages[category] = messages.get(category, 0) + count
+            if own_calls:
+                calls[category] = calls.get(category, 0) + own_calls
+                ages.setdefault(category, []).append(age)
         waited = monotonic() - self.read_at
-        lag = {
-            category: hooks.Spread(
-                len(ages), max(0.0, sum(ages) + waited * len(ages)), max(0.0, max(ages) + waited)
-            )
-            for category, ages in self._ages.items()
-        }
-        hooks.tell(
-            hooks.active.handled,
-            hooks.Handled(
-                outbox=self._engine.tables.label,
-                synchronous=self._synchronous,
-                calls=dict(self._calls),
-                messages=dict(self._messages),
-                lag=lag,
-                retired=dict(self._retired),
-            ),
+        return hooks.Handled(
+            outbox=self._engine.tables.label,
+            synchronous=self._synchronous,
+            calls=calls,
+            messages=messages,
+            lag={
+                category: hooks.Spread(
+                    len(own), max(0.0, sum(own) + waited * len(own)), max(0.0, max(own) + waited)
+                )
+                for category, own in ages.items()
+            },
+            retired=dict(self._retired),
         )

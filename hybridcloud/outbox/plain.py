@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hybridcloud import causation, hooks
+from hybridcloud.conf import settings
 from hybridcloud.outbox.category import Delivery
 from hybridcloud.outbox.coalesce import CATEGORY, HEADERS, ID, OBJECT, PAYLOAD, dates_of
 from hybridcloud.outbox.handling import Route, decode, nobody_listens
@@ -74,7 +75,7 @@ def _handle_groups(run: Pass, shard: Shard) -> Begun | None:
     send, label, most = run.signal.send, run.engine.tables.label, shard.policy.ack
     target = {"cell_name": key[0]} if len(key) > 2 else {}
     category, route, now = None, _NOWHERE, monotonic()
-    leases.handler_limit = shard.handler_limit
+    leases.handler_limit, renew_after = shard.handler_limit, settings().renew_after
     groups = shard.groups()
     error: Exception | None
     for index, group in enumerate(groups):
@@ -82,11 +83,14 @@ def _handle_groups(run: Pass, shard: Shard) -> Begun | None:
         if message[CATEGORY] != category:
             category = message[CATEGORY]
             route = run.route(category)
-        if not route.is_open or message[HEADERS] is not None or not leases.owns(key, now):
+        if not route.is_open or message[HEADERS] is not None:
+            return Begun(groups, index, goes_on=True)
+        if (leases.lost or now - leases.renewed_at > renew_after) and not leases.owns(key, now):
             return Begun(groups, index, goes_on=True)
         payload, (added, due) = message[PAYLOAD], dates_of(message)
         leases.handler_since = now
-        batch.begin(now)
+        if batch.since is None:
+            batch.since = now
         try:
             with causation.inside(None, (label, message[ID], route.name)):
                 heard = send(
