@@ -19,6 +19,8 @@ from hybridcloud.outbox.written import announce_unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import Model
@@ -38,13 +40,7 @@ def columns_payload(instance: ProducingModel) -> dict[str, Any]:
     return {name: getattr(instance, name) for name in instance.trigger_payload}
 
 
-@contextmanager
-def triggered(
-    model: type[ProducingModel],
-    *,
-    using: str,
-    flush: bool | None = None,
-) -> Iterator[None]:
+class triggered:  # noqa: N801 - used like a function; no generator, as it is around every save
     """Run a change whose messages a trigger writes, and have a drainer woken after the commit.
 
     The ids of the messages stay in the database, so a sync flush cannot name
@@ -55,17 +51,35 @@ def triggered(
         using: the database.
         flush: whether a drainer is woken; None: as the model, else the context, says.
     """
-    connection = connections[using]
-    # What is buffered is older, so it must have lower ids.
-    write_buffered(connection)
-    headers = current_headers()
-    if headers is None:
-        yield
-    else:
-        with _lent_headers(connection, headers):
-            yield
-    if is_flushing(model.default_flush if flush is None else flush):
-        announce_unseen(connection, model.outbox_model())
+
+    __slots__ = ("_connection", "_flush", "_lent", "_model")
+
+    def __init__(
+        self, model: type[ProducingModel], *, using: str, flush: bool | None = None
+    ) -> None:
+        self._model = model
+        self._connection = connections[using]
+        self._flush = model.default_flush if flush is None else flush
+        self._lent: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> None:
+        # What is buffered is older, so it must have lower ids.
+        write_buffered(self._connection)
+        headers = current_headers()
+        if headers is not None:
+            self._lent = _lent_headers(self._connection, headers)
+            self._lent.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lent is not None:
+            self._lent.__exit__(kind, error, trace)
+        if kind is None and is_flushing(self._flush):
+            announce_unseen(self._connection, self._model)
 
 
 @contextmanager

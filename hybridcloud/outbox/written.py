@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from hybridcloud.outbox.mixins import ProducingModel
     from hybridcloud.outbox.models import OutboxBase
 
 _LOG = logging.getLogger(__name__)
@@ -145,12 +146,14 @@ def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     _act(connection.alias, [batch])
 
 
-def announce_unseen(connection: BaseDatabaseWrapper, outbox: type[OutboxBase]) -> None:
-    """Have a drainer woken for messages whose ids nobody knows; like `announce`, for each save of triggers."""
-    if connection.in_atomic_block or not connection.get_autocommit():
-        register(connection, Batch(outbox, Counter(), (), unseen=True))
-    elif settings().flush != "cron":
-        kick.kick(outbox, connection.alias)
+def announce_unseen(connection: BaseDatabaseWrapper, model: type[ProducingModel]) -> None:
+    """Have a drainer woken for messages of a model whose ids nobody knows: like `announce`, for triggers."""
+    if settings().flush == "cron":
+        return
+    if connection.in_atomic_block or not connection.autocommit:
+        register(connection, Batch(model.outbox_model(), Counter(), (), unseen=True))
+    else:
+        kick.kick(model.outbox_model(), connection.alias)
 
 
 def _act(alias: str, batches: Sequence[Batch]) -> None:
