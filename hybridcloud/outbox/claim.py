@@ -45,6 +45,7 @@ class Leases:
         handling: the message that it was handling then.
         lost: shards that another drainer has taken since.
         read: what was read with the claim; None: nothing yet.
+        renew_after: seconds of a lease after which it is renewed between handlers.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -59,6 +60,7 @@ class Leases:
         self.handler_since: float | None = None
         self.handler_limit = 0.0
         self._conf = settings()
+        self.renew_after = self._conf.renew_after
 
     def _params(self, **more: Any) -> dict[str, Any]:
         self.renewed_at = time.monotonic()
@@ -140,7 +142,7 @@ class Leases:
             key: the shard.
             now: the monotonic clock, where the caller has just read it.
         """
-        if (time.monotonic() if now is None else now) - self.renewed_at > self._conf.renew_after:
+        if (time.monotonic() if now is None else now) - self.renewed_at > self.renew_after:
             self.renew()
         return not (self.lost and key in self.lost)
 

@@ -62,8 +62,11 @@ def group_messages(messages: Sequence[Message], *, coalesce: bool) -> list[Group
         The groups in the order of their oldest message, so that a parent that
         was created before its child is handled before it.
     """
-    ordered = sorted(messages, key=_id_of) if len(messages) > 1 else messages
-    if not coalesce or len(messages) == 1:
+    if len(messages) == 1:
+        (message,) = messages
+        return [Group(message, [message[ID]], message[AGE])]
+    ordered = sorted(messages, key=_id_of)
+    if not coalesce:
         return [Group(message, [message[ID]], message[AGE]) for message in ordered]
     same: dict[tuple[int, int], list[Message]] = {}
     for message in ordered:

@@ -11,7 +11,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hybridcloud import causation, hooks
-from hybridcloud.conf import settings
 from hybridcloud.outbox.category import Delivery
 from hybridcloud.outbox.coalesce import CATEGORY, HEADERS, ID, OBJECT, PAYLOAD, dates_of
 from hybridcloud.outbox.handling import Route, decode, nobody_listens
@@ -75,7 +74,7 @@ def _handle_groups(run: Pass, shard: Shard) -> Begun | None:
     send, label, most = run.signal.send, run.engine.tables.label, shard.policy.ack
     target = {"cell_name": key[0]} if len(key) > 2 else {}
     category, route, now = None, _NOWHERE, monotonic()
-    leases.handler_limit, renew_after = shard.handler_limit, settings().renew_after
+    leases.handler_limit = shard.handler_limit
     groups = shard.groups()
     error: Exception | None
     for index, group in enumerate(groups):
@@ -85,7 +84,8 @@ def _handle_groups(run: Pass, shard: Shard) -> Begun | None:
             route = run.route(category)
         if not route.is_open or message[HEADERS] is not None:
             return Begun(groups, index, goes_on=True)
-        if (leases.lost or now - leases.renewed_at > renew_after) and not leases.owns(key, now):
+        looks = leases.lost or now - leases.renewed_at > leases.renew_after
+        if looks and not leases.owns(key, now):
             return Begun(groups, index, goes_on=True)
         payload, (added, due) = message[PAYLOAD], dates_of(message)
         leases.handler_since = now

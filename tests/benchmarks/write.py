@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from django.conf import settings
 from django.db import transaction
+from django.db.models.signals import post_save
 from django.test import override_settings
 
 from hybridcloud.outbox import outbox_context
@@ -20,6 +21,7 @@ from tests.benchmarks.report import tell
 from tests.benchmarks.subjects.categories import Category
 from tests.benchmarks.subjects.models import (
     Document,
+    HeardDocument,
     PerMessageOutbox,
     Plain,
     TriggeredDocument,
@@ -68,6 +70,10 @@ def plain_in_atomic(number: int) -> None:
 
 def ours(number: int) -> None:
     Document(**_fields(number)).save(using=US)
+
+
+def ours_heard(number: int) -> None:
+    HeardDocument(**_fields(number)).save(using=US)
 
 
 def triggered(number: int) -> None:
@@ -205,11 +211,12 @@ def measure(*, runs: int, quick: bool) -> Results:
     """Write in all the ways, one row, ten rows and ten thousand at once."""
     results = Results("write", runs)
     times, count = (60, 2000) if quick else (300, 10_000)
+    post_save.connect(_no_op, sender=HeardDocument)
     with assume_silo(SiloMode.CELL, cell="us"):
         _series(
             results,
             "one row",
-            (plain, plain_in_atomic, ours, triggered, per_message_row),
+            (plain, plain_in_atomic, ours, ours_heard, triggered, per_message_row),
             runs=runs,
             times=times,
         )
@@ -253,6 +260,11 @@ def _compare(results: Results) -> None:
         "one row/plain in atomic",
         "a save with its outbox over save() in atomic()",
         most=1.4,
+    )
+    over(
+        "one row/ours heard",
+        "one row/plain in atomic",
+        "the same, where a receiver of post_save hears of it",
     )
     over(
         "one row/triggered",
