@@ -50,17 +50,16 @@ def scope_to_combine(
         and uses_default(model, "prepare_outboxes")
         and not pre_save.has_listeners(model)
         and not post_save.has_listeners(model)
-        and (connection.in_atomic_block or _is_free(connection))
+        and (connection.in_atomic_block or not _is_inside_another())
         and buffer_of(connection) is None
     ):
         return scope_for_sql(model)
     return None
 
 
-def _is_free(connection: BaseDatabaseWrapper) -> bool:
-    """Say whether a statement is a transaction of its own, and no other silo's is open around it."""
-    others = connections.all(initialized_only=True)
-    return connection.get_autocommit() and not any(map(open_blocks, others))
+def _is_inside_another() -> bool:
+    """Say whether another silo's transaction is open, in which a statement may not stand alone."""
+    return any(map(open_blocks, connections.all(initialized_only=True)))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -60,7 +61,7 @@ def _is_integer(field: Any) -> bool:
     return isinstance(field, models.IntegerField)
 
 
-class Rewriter:
+class Rewriter(ABC):
     """Stands around Django's statements inside its block, and rewrites the one that changes rows of a model.
 
     Args:
@@ -90,11 +91,11 @@ class Rewriter:
         # By name: `connection.execute_wrapper` takes away the last one, whosesoever it is.
         self.connection.execute_wrappers.remove(self)
 
+    @abstractmethod
     def __call__(
         self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
     ) -> Any:
         """Run a statement of Django's, rewritten or as it is."""
-        raise NotImplementedError
 
     def parts(self, sql: str, *, order: str = "") -> tuple[str, str]:
         """Return the rows' statement as a part of a WITH, and the INSERT of the messages about what it changed.

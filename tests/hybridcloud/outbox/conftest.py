@@ -9,12 +9,32 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fixtures.acme.models import Organization
+
 ALIASES = ["control", "cell_us", "cell_eu"]
 
 
 @pytest.fixture
 def committed(transactional_db: None) -> None:
     """Use real commits in all silos: for tests with several connections."""
+
+
+@pytest.fixture
+def org() -> Organization:
+    """Make an organization in the us cell."""
+    from fixtures.acme.factories import create_organization
+
+    return create_organization(cell="us")
+
+
+@pytest.fixture
+def unflushed_us(settings: Any) -> Iterator[None]:
+    """Be in the us cell, where nothing is flushed: for tests that count what a write itself costs."""
+    from silos import SiloMode, assume_silo
+
+    settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "FLUSH": "cron"}
+    with assume_silo(SiloMode.CELL, cell="us"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from django.db import connections, models, transaction
 from django.test.utils import CaptureQueriesContext
 
 from fixtures.acme.categories import Category
-from fixtures.acme.factories import create_member, create_organization, create_project, create_user
+from fixtures.acme.factories import create_member, create_project, create_user
 from fixtures.acme.models import Organization, OrganizationMember, Project
 from hybridcloud.errors import IdentifierError, OutboxError
 from hybridcloud.outbox import outbox_context
@@ -33,11 +33,6 @@ PROJECT = Category.PROJECT_UPDATE.value
 def _in_us() -> Iterator[None]:
     with assume_silo(SiloMode.CELL, cell="us"):
         yield
-
-
-@pytest.fixture
-def org() -> Organization:
-    return create_organization(cell="us")
 
 
 def members(org: Organization, count: int) -> list[OrganizationMember]:

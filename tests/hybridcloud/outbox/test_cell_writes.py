@@ -46,11 +46,6 @@ def _in_us() -> Iterator[None]:
 
 
 @pytest.fixture
-def org() -> Organization:
-    return create_organization(cell="us")
-
-
-@pytest.fixture
 def other() -> Organization:
     return create_organization(cell="us")
 

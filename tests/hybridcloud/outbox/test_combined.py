@@ -17,11 +17,10 @@ from fixtures.acme.models import Organization, OrganizationMember, Team, User
 from hybridcloud import hooks
 from hybridcloud.errors import InvalidOutboxError
 from hybridcloud.outbox import category as categories
+from hybridcloud.outbox import combined, outbox_context
 from hybridcloud.outbox import flush as flushing
-from hybridcloud.outbox import outbox_context
 from hybridcloud.tombstones.models import CellTombstone
 from hybridcloud.tombstones.watermark import CascadeRecheck
-from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES
 from .engine import US, Worker
@@ -30,25 +29,15 @@ from .writing import Saves, last_id, recorded, rolled_back
 from .zoo import Beast, Bird, Herd, House, Nest, Pen, Tag, Zoo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from hybridcloud.outbox.written import Written
 
-pytestmark = pytest.mark.django_db(transaction=True, databases=ALIASES)
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases=ALIASES),
+    pytest.mark.usefixtures("unflushed_us"),
+]
 MEMBER = Category.ORGANIZATION_MEMBER_UPDATE.value
-
-
-@pytest.fixture(autouse=True)
-def _in_us(settings: Any) -> Iterator[None]:
-    settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "FLUSH": "cron"}
-    with assume_silo(SiloMode.CELL, cell="us"):
-        yield
-
-
-@pytest.fixture
-def org() -> Organization:
-    return create_organization(cell="us")
 
 
 @pytest.fixture
@@ -204,6 +193,22 @@ def test_a_savepoint_that_rolls_back_takes_row_and_message_along(org: Organizati
     assert [fact.counts for fact in facts.facts] == [{MEMBER: 1}]
 
 
+def test_a_connection_that_commits_by_hand_takes_row_and_message_or_neither(
+    org: Organization,
+) -> None:
+    connection = connections[US]
+    with recorded() as made:
+        connection.set_autocommit(False)
+        try:
+            org.save()
+            connection.rollback()
+            org.save()
+            connection.commit()
+        finally:
+            connection.set_autocommit(True)
+    assert [each[3] for each in made] == [org.id]
+
+
 class TestFlush:
     @pytest.fixture
     def flushed(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
@@ -289,6 +294,24 @@ class TestTheLongWay:
         monkeypatch.setattr(Organization, "prepare_outboxes", prepare)
         with counted() as seen:
             org.save()
+        assert long_way(seen)
+
+    @pytest.mark.parametrize("step", ["save_base", "_save_table", "_do_insert", "_do_update"])
+    def test_a_step_of_djangos_that_a_model_overrides(
+        self, org: Organization, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        plain = getattr(Organization, step)
+
+        def own(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return plain(self, *args, **kwargs)
+
+        monkeypatch.setattr(Organization, step, own)
+        combined._is_saved_by_django_alone.cache_clear()
+        try:
+            with counted() as seen:
+                org.save()
+        finally:
+            combined._is_saved_by_django_alone.cache_clear()
         assert long_way(seen)
 
     def test_a_block_that_gathers_messages(self, member: OrganizationMember) -> None:

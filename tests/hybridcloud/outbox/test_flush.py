@@ -11,7 +11,8 @@ from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from hybridcloud import causation, hooks
-from hybridcloud.outbox import OutboxFlushError, flush, kick, outbox_context
+from hybridcloud.outbox import CellOutbox, OutboxFlushError, flush, kick, outbox_context
+from hybridcloud.outbox.statements import Engine
 from hybridcloud.outbox.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
 
@@ -223,3 +224,16 @@ def test_where_a_test_asks_for_it_a_flush_raises_the_cause() -> None:
         outbox_context(transaction.atomic(using=US)),
     ):
         message(obj=7).save(using=US)
+
+
+def test_the_engine_sees_what_was_committed_whatever_the_sessions_default_is() -> None:
+    """Under repeatable read a flush, which claims and reads in one transaction, could read what was acknowledged."""
+    with connections[US].cursor() as cursor:
+        cursor.execute("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        assert Engine(CellOutbox, US).run(["SHOW transaction_isolation"], {}) == [
+            ("read committed",)
+        ]
+    finally:
+        with connections[US].cursor() as cursor:
+            cursor.execute("RESET default_transaction_isolation")

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from fixtures.acme.factories import create_organization
 from fixtures.acme.models import Organization, OrganizationMember, Project
 from hybridcloud.outbox import outbox_context
-from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES
 from .engine import US
 from .writing import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-pytestmark = pytest.mark.django_db(transaction=True, databases=ALIASES)
-
-
-@pytest.fixture(autouse=True)
-def _in_us(settings: Any) -> Iterator[None]:
-    settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "FLUSH": "cron"}
-    with assume_silo(SiloMode.CELL, cell="us"):
-        yield
-
-
-@pytest.fixture
-def org() -> Organization:
-    return create_organization(cell="us")
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases=ALIASES),
+    pytest.mark.usefixtures("unflushed_us"),
+]
 
 
 def new_project(org: Organization, number: int = 1) -> Project:
