@@ -9,10 +9,13 @@ from __future__ import annotations
 import uuid
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+type First = tuple[str, int, str]
+"""What a chain begins with: the label of a message's table, its id and its category's name."""
 
 _KEPT_LINKS = 32
 
@@ -31,6 +34,12 @@ class Causation:
     depth: int
     chain: tuple[str, ...]
 
+    @classmethod
+    def begun(cls, first: First) -> Self:
+        """Return the causation inside the handler of a message that nothing known has caused."""
+        label, identifier, name = first
+        return cls(f"{label}:{identifier}", 1, (name,))
+
     def followed_by(self, link: str) -> Causation:
         """Return the causation inside the handler of ``link``."""
         return Causation(self.correlation_id, self.depth + 1, (*self.chain, link)[-_KEPT_LINKS:])
@@ -43,7 +52,9 @@ class Causation:
 def current() -> Causation | None:
     """Return the causation of what runs now; None outside handlers and RPC calls."""
     here = _here.get()
-    return None if here is None else here.causation
+    if isinstance(here, tuple):
+        return Causation.begun(here)
+    return here if isinstance(here, Causation) else None
 
 
 def current_headers() -> dict[str, Any] | None:
@@ -66,37 +77,39 @@ def from_headers(headers: Mapping[str, Any] | None) -> Causation:
     return Causation(uuid.uuid4().hex, 0, ())
 
 
-class inside:  # noqa: N801 - used like a function; no generator, as it is around every handler call
-    """Run a handler, or a call that came by RPC, with this causation.
+class inside:  # noqa: N801 - used like a function
+    """Run a handler, or a call that came by RPC, with this causation; None: it is not known."""
 
-    Args:
-        causation: what led here; None: not known.
-        first: where a chain begins with a message: the label of its table, its
-            id and its category's name. The causation is made of them when it is
-            asked for; most handlers never do.
-    """
+    __slots__ = ("_causation", "_token")
 
-    __slots__ = ("_causation", "_first", "_token")
-
-    def __init__(
-        self, causation: Causation | None, first: tuple[str, int, str] | None = None
-    ) -> None:
+    def __init__(self, causation: Causation | None) -> None:
         self._causation = causation
-        self._first = first
-
-    @property
-    def causation(self) -> Causation | None:
-        """What led here."""
-        if self._causation is None and self._first is not None:
-            label, identifier, name = self._first
-            self._causation = Causation(f"{label}:{identifier}", 1, (name,))
-        return self._causation
 
     def __enter__(self) -> None:
-        self._token = _here.set(self)
+        self._token = _here.set(self._causation or _UNKNOWN)
 
     def __exit__(self, *_: object) -> None:
         _here.reset(self._token)
 
 
-_here: ContextVar[inside | None] = ContextVar("hybridcloud_causation", default=None)
+class beginning:  # noqa: N801 - used like a function
+    """Run handlers one after another, the causation of each beginning with its message.
+
+    What the block gives is to be called before each handler with the label of
+    the message's table, its id and its category's name, as one tuple; and with
+    None before anything that is not a handler. A causation is made of them when
+    it is asked for; most handlers never do.
+    """
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> Callable[[First | None], object]:
+        self._token = _here.set(None)
+        return _here.set
+
+    def __exit__(self, *_: object) -> None:
+        _here.reset(self._token)
+
+
+_UNKNOWN: Final = object()
+_here: ContextVar[object] = ContextVar("hybridcloud_causation", default=None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hybridcloud.outbox.claim import Leases
-    from hybridcloud.outbox.coalesce import Message
+    from hybridcloud.outbox.coalesce import Group, Message
     from hybridcloud.outbox.statements import Engine, Key
 
 LONGEST_UNACKNOWLEDGED: Final = 0.25
@@ -27,7 +28,10 @@ class Batch:
     Attributes:
         read_at: when the pass read its messages, by the monotonic clock.
         moved: messages that left the outbox so far, or failed.
-        since: when the handling of the oldest of what is gathered began, by the monotonic clock.
+        due: when what is gathered must be acknowledged, by the monotonic clock.
+        ids: messages that may leave the outbox; new at each acknowledgement.
+        ages: by category, of each handler call the seconds that its oldest
+            message had been due for when it was read; new at each acknowledgement.
     """
 
     def __init__(self, engine: Engine, leases: Leases, *, synchronous: bool) -> None:
@@ -36,40 +40,47 @@ class Batch:
         self._engine = engine
         self._leases = leases
         self._synchronous = synchronous
-        self.since: float | None = None
         self._clear()
 
     def _clear(self) -> None:
-        self._ids: list[int] = []
+        self.due = inf
+        self.ids: list[int] = []
+        self.ages: defaultdict[int, list[float]] = defaultdict(list)
         self._parked_ids: list[int] = []
         self._failure_ids: list[int] = []
         self._parks: dict[tuple[str, float | None, str | None], list[Message]] = {}
-        self._taken: list[tuple[int, int, float, int]] = []
+        self._beyond: Counter[int] = Counter()
         self._retired: Counter[int] = Counter()
-        self.since = None
 
     def take(self, category: int, ids: Sequence[int], age: float, *, calls: int) -> None:
         """Gather messages whose handler returned, or that a newer one supersedes."""
-        self._ids += ids
+        self.ids += ids
         self.count(category, len(ids), age, calls=calls)
 
     def count(self, category: int, messages: int, age: float, *, calls: int) -> None:
         """Count messages that are acknowledged already."""
-        self._taken.append((category, messages, age, calls))
-        if self.since is None:
-            self.since = monotonic()
+        if calls:
+            self.ages[category].append(age)
+        self._beyond[category] += messages - calls
+        self.begin(monotonic())
+
+    def supersede(self, group: Group) -> float:
+        """Gather what the newest message of a group supersedes, and not itself; return the group's age."""
+        older = group.ids[:-1]
+        self.ids += older
+        self._beyond[group.newest[CATEGORY]] += len(older)
+        return group.age
 
     def begin(self, now: float) -> None:
         """Note that a handler begins: so long ago is then what a crash would repeat."""
-        if self.since is None:
-            self.since = now
+        if self.due == inf:
+            self.due = now + LONGEST_UNACKNOWLEDGED
 
     def drop_retired(self, category: int, ids: Sequence[int]) -> None:
         """Gather messages of a retired category, which nothing handles."""
-        self._ids += ids
+        self.ids += ids
         self._retired[category] += len(ids)
-        if self.since is None:
-            self.since = monotonic()
+        self.begin(monotonic())
 
     def also_parked(self, ids: Iterable[int]) -> None:
         """Remember that captured messages are in the parked table, or were when they were read."""
@@ -92,9 +103,7 @@ class Batch:
             most: messages that are acknowledged together at most.
             now: the monotonic clock.
         """
-        return len(self._ids) >= most or (
-            self.since is not None and now - self.since > LONGEST_UNACKNOWLEDGED
-        )
+        return len(self.ids) >= most or now > self.due
 
     def drop(self, key: Key) -> None:
         """Let go of a shard that another drainer has taken; what was handled of it stays gathered."""
@@ -104,9 +113,9 @@ class Batch:
         """Return the statements that acknowledge what is gathered, and their parameters."""
         statements: list[str] = []
         params: dict[str, Any] = {}
-        if self._ids:
+        if self.ids:
             statements.append(self._engine.sql("ack"))
-            params["ids"] = int_array(sorted(self._ids))
+            params["ids"] = int_array(sorted(self.ids))
         if self._parked_ids:
             statements.append(self._engine.sql("ack_parked"))
             params["parked_ids"] = int_array(sorted(self._parked_ids))
@@ -143,7 +152,7 @@ class Batch:
     ) -> None:
         self._move_parked()
         if statements:
-            ids = sorted(self._ids) if hooks.active.before_ack or hooks.active.after_ack else []
+            ids = sorted(self.ids) if hooks.active.before_ack or hooks.active.after_ack else []
             for seam in hooks.active.before_ack:
                 seam(ids)
             self._engine.run(statements, params, relaxed=relaxed)
@@ -169,31 +178,26 @@ class Batch:
         self._parks = {}
 
     def _tell(self) -> None:
-        count = sum(each[1] for each in self._taken) + self._retired.total()
+        calls = sum(map(len, self.ages.values()))
+        count = calls + self._beyond.total() + self._retired.total()
         self.moved += count
         if count and hooks.active.handled:
             hooks.tell(hooks.active.handled, self._fact())
 
     def _fact(self) -> hooks.Handled:
-        calls: dict[int, int] = {}
-        messages: dict[int, int] = {}
-        ages: dict[int, list[float]] = {}
-        for category, count, age, own_calls in self._taken:
-            messages[category] = messages.get(category, 0) + count
-            if own_calls:
-                calls[category] = calls.get(category, 0) + own_calls
-                ages.setdefault(category, []).append(age)
+        calls = Counter({category: len(own) for category, own in self.ages.items() if own})
         waited = monotonic() - self.read_at
         return hooks.Handled(
             outbox=self._engine.tables.label,
             synchronous=self._synchronous,
             calls=calls,
-            messages=messages,
+            messages=calls + self._beyond,
             lag={
                 category: hooks.Spread(
                     len(own), max(0.0, sum(own) + waited * len(own)), max(0.0, max(own) + waited)
                 )
-                for category, own in ages.items()
+                for category, own in self.ages.items()
+                if own
             },
             retired=dict(self._retired),
         )

@@ -45,6 +45,8 @@ class Leases:
         handling: the message that it was handling then.
         lost: shards that another drainer has taken since.
         read: what was read with the claim; None: nothing yet.
+        handler_since: when the handler that runs began, by the monotonic clock.
+        handler_timeout: seconds after which it counts as hung; None: as settings say.
         renew_after: seconds of a lease after which it is renewed between handlers.
     """
 
@@ -58,7 +60,7 @@ class Leases:
         self.read: Rows | None = None
         self.renewed_at = time.monotonic()
         self.handler_since: float | None = None
-        self.handler_limit = 0.0
+        self.handler_timeout: float | None = None
         self._conf = settings()
         self.renew_after = self._conf.renew_after
 
@@ -92,7 +94,9 @@ class Leases:
     ) -> bool:
         """Claim up to ``most`` due shards from a cursor on; in control, of one target cell."""
         params = due_params(switches, after=after, most=most, cell=cell, heed_backoff=heed_backoff)
-        return self._took(self.engine.query("claim_due", self._params(**params)), suspect=False)
+        off = bool(params["off_scopes"] or params["off_shards"])
+        rows = self.engine.query("claim_due", self._params(**params), off=off)
+        return self._took(rows, suspect=False)
 
     def claim_known(self, keys: Sequence[Key], *, heed_backoff: bool = True) -> bool:
         """Claim those of these shards that are free, not in backoff and not suspect."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hybridcloud.conf import settings
 from hybridcloud.outbox.category import find_scope
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
@@ -15,6 +15,7 @@ from hybridcloud.outbox.coalesce import (
     ID,
     OBJECT,
     Group,
+    Groups,
     Message,
     N,
     group_messages,
@@ -23,7 +24,8 @@ from hybridcloud.outbox.handling import policy_of
 from hybridcloud.outbox.recorded import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from hybridcloud.outbox.category import Policy
     from hybridcloud.outbox.statements import Key
@@ -40,15 +42,17 @@ class Shard:
         is_whole: whether all its messages were read, and none was left or parked.
     """
 
+    # Of the class where most shards have none: there may be a shard for each message.
+    is_whole = False
+    parked: Mapping[tuple[int, int], list[tuple[int, str]]] = MappingProxyType({})
+    held: AbstractSet[tuple[int, int]] = frozenset()
+    newer: Mapping[tuple[int, int], tuple[Message, list[int]]] = MappingProxyType({})
+
     def __init__(self, key: Key, messages: list[Message], policy: Policy) -> None:
         self.key = key
         self.messages = messages
         self.policy = policy
         self.touched: bool = messages[0][FLAGGED]
-        self.is_whole = False
-        self.parked: dict[tuple[int, int], list[tuple[int, str]]] = {}
-        self.held: set[tuple[int, int]] = set()
-        self.newer: dict[tuple[int, int], tuple[Message, list[int]]] = {}
 
     @property
     def scope_number(self) -> int:
@@ -67,23 +71,18 @@ class Shard:
         """The target cell; None in a cell's own table."""
         return self.key[0] if len(self.key) > 2 else None
 
-    @property
-    def handler_limit(self) -> float:
-        """Seconds after which a handler counts as hung."""
-        return self.policy.handler_timeout or settings().handler_timeout
-
     @cached_property
     def failures(self) -> Failures:
         """What is recorded of it; found with its messages where it is touched."""
         return Failures([])
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> Groups:
         """Return the messages grouped as the scope wants it."""
         return group_messages(self.messages, coalesce=self.policy.coalesce)
 
     def hold(self, category: int, object_identifier: int) -> None:
         """Let what follows of the object wait, from now on in this pass."""
-        self.held.add((category, object_identifier))
+        self.held = {*self.held, (category, object_identifier)}
         self.touched = True
 
     def older_parked(self, group: Group) -> list[int]:
@@ -105,7 +104,8 @@ def shards_of(keys: Sequence[Key], rows: Sequence[Any]) -> list[Shard]:
     """Make the shards of what a fetch gave."""
     shards: list[Shard] = []
     scope, policy = None, policy_of(None)
-    for position, messages in groupby(sorted(rows, key=itemgetter(N)), key=itemgetter(N)):
+    # By the number of the shard and the id, which come first in a message.
+    for position, messages in groupby(sorted(rows), key=itemgetter(N)):
         key = keys[position - 1]
         if key[-2] != scope:
             scope = key[-2]

@@ -101,7 +101,8 @@ def own_silo(engine: Engine) -> AbstractContextManager[object]:
 
 def _inside(run: Pass, message: Message, name: str) -> causation.inside:
     if message[HEADERS] is None:
-        return causation.inside(None, (run.engine.tables.label, message[ID], name))
+        first = (run.engine.tables.label, message[ID], name)
+        return causation.inside(causation.Causation.begun(first))
     return causation.inside(causation.from_headers(json.loads(message[HEADERS])).followed_by(name))
 
 
@@ -141,7 +142,7 @@ def call(run: Pass, shard: Shard, message: Message) -> None:
     }
     if shard.cell is not None:
         arguments["cell_name"] = shard.cell
-    leases.handler_limit = shard.handler_limit
+    leases.handler_timeout = shard.policy.handler_timeout
     leases.handler_since = monotonic()
     run.batch.begin(leases.handler_since)
     try:

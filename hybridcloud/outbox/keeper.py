@@ -67,17 +67,17 @@ class Keeper:
             return bool(self._passes)
 
     def _renew_long_running(self) -> None:
-        now = time.monotonic()
+        now, conf = time.monotonic(), settings()
         with self._lock:
             passes = list(self._passes)
         due: dict[tuple[type, str], list[Leases]] = {}
         for leases in passes:
-            since = leases.handler_since
-            if since is not None and settings().renew_every <= now - since < leases.handler_limit:
+            since, longest = leases.handler_since, leases.handler_timeout or conf.handler_timeout
+            if since is not None and conf.renew_every <= now - since < longest:
                 due.setdefault((leases.engine.outbox, leases.engine.alias), []).append(leases)
         for (outbox, alias), group in due.items():
             engine = Engine(outbox, alias)
-            params = {"tokens": [leases.token for leases in group], "lease": settings().lease}
+            params = {"tokens": [leases.token for leases in group], "lease": conf.lease}
             found: dict[int, set[Key]] = {}
             for token, *key in engine.query("renew", params):
                 found.setdefault(token, set()).add(tuple(key))

@@ -24,6 +24,7 @@ from hybridcloud.outbox.coalesce import (
     Group,
     Message,
     dates_of,
+    each_group,
 )
 from hybridcloud.outbox.failures import record_crash, record_failure, tell_lost
 from hybridcloud.outbox.horizon import NOTHING_KNOWN
@@ -94,7 +95,7 @@ class Pass:
         self.in_testcase = engine.in_testcase
         self.signal = handling.signal_of(engine)
         self.batch = Batch(engine, leases, synchronous=synchronous)
-        self._routes: dict[int, Route] = {}
+        self.routes: dict[int, Route] = {}
         self._known = known
         self.stopped = stopped
         self.freed: list[Freed] = []
@@ -142,9 +143,9 @@ class Pass:
 
     def route(self, category: int) -> Route:
         """Return what the running code knows of a category, looked up once a pass."""
-        route = self._routes.get(category)
+        route = self.routes.get(category)
         if route is None:
-            route = self._routes[category] = handling.route_of(self.engine, category)
+            route = self.routes[category] = handling.route_of(self.engine, category)
         return route
 
     def _drain_all(self, shards: list[Shard]) -> None:
@@ -157,20 +158,19 @@ class Pass:
 
     def _drain(self, shard: Shard, begun: Begun | None) -> None:
         """Drain a shard with all that may be out of the ordinary, or the rest of one."""
-        groups, at, goes_on = begun or Begun((), 0, goes_on=True)
+        groups, goes_on = begun or Begun((), goes_on=True)
         if begun is None:
             if shard.cell is not None and cell_is_broken(shard.cell):
                 return  # its breaker opened during the pass: that is no attempt of this shard's
             is_alone = self.leases.suspect or not shard.touched
             if not is_alone and shard.failures.crash_is_due(heed=self.heed_backoff):
                 return  # rule 8: a group that crashed its worker is tried alone, by another claim
-            groups = [with_newer(shard, group) for group in shard.groups()]
+            groups = [with_newer(shard, group) for group in each_group(shard.groups())]
             if self.leases.suspect and not self._settle_crash(shard, groups):
                 return
         stopped = self._stopped_in(shard) if self.switches.categories else _NOTHING
-        while goes_on and at < len(groups):
-            goes_on = self._step(shard, groups[at], stopped)
-            at += 1
+        for group in groups:
+            goes_on = goes_on and self._step(shard, group, stopped)
         if goes_on:
             self.went_through(shard)
 

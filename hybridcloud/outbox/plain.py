@@ -7,38 +7,35 @@ turns out to be otherwise is left to `Pass`.
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hybridcloud import causation, hooks
 from hybridcloud.outbox.category import Delivery
-from hybridcloud.outbox.coalesce import CATEGORY, HEADERS, ID, OBJECT, PAYLOAD, dates_of
-from hybridcloud.outbox.handling import Route, decode, nobody_listens
+from hybridcloud.outbox.coalesce import each_group, moment
+from hybridcloud.outbox.handling import decode, nobody_listens
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from hybridcloud.outbox.category import Policy
     from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.coalesce import Group
     from hybridcloud.outbox.passes import Pass
 
 
-_NOWHERE: Final = Route(None, "", is_retired=False, is_open=False)
 
 
 class Begun(NamedTuple):
     """A shard that was begun in a row, and is to be gone on with more closely.
 
     Attributes:
-        groups: its groups.
-        at: the index of the first that is not settled.
+        groups: its groups that are not settled.
         goes_on: whether the shard goes on at all.
     """
 
     groups: Sequence[Group]
-    at: int
     goes_on: bool
 
 
@@ -55,72 +52,76 @@ def handle_in_a_row(run: Pass, shards: Sequence[Shard], at: int) -> tuple[int, B
     """
     if _is_watched(run):
         return at, None
+    with causation.beginning() as begin:
+        return _handle(run, shards, at, begin)
+
+
+def _handle(
+    run: Pass, shards: Sequence[Shard], at: int, begin: Callable[[causation.First | None], object]
+) -> tuple[int, Begun | None]:
+    leases, batch, routes, signal = run.leases, run.batch, run.routes, run.signal
+    label, now = run.engine.tables.label, monotonic()
     for position in range(at, len(shards)):
         shard = shards[position]
-        if shard.touched or shard.newer or not _is_plain(shard.policy) or run.stopped():
+        key, most = shard.key, shard.policy.ack
+        if _needs_a_closer_look(run, shard):
             return position, None
-        if len(shard.key) > 2 and cell_is_broken(shard.key[0]):
-            return position, None
-        begun = _handle_groups(run, shard)
-        if begun is not None:
-            return position, begun
-        run.went_through(shard)
+        batch.begin(now)
+        leases.handler_timeout = shard.policy.handler_timeout
+        send = signal.send if len(key) < 3 else partial(signal.send, cell_name=key[0])
+        newest, larger = groups = shard.groups()
+        for index, message in enumerate(newest):
+            _, message_id, category, each, payload, due, added, headers, age, _ = message
+            route = routes.get(category) or run.route(category)
+            looks = leases.lost or now - leases.renewed_at > leases.renew_after
+            if not route.is_open or headers is not None or (looks and not leases.owns(key, now)):
+                return position, Begun(each_group(groups, index), goes_on=True)
+            begin((label, message_id, route.name))
+            leases.handler_since, date_added = now, moment(added)
+            try:
+                if not send(
+                    route.category,
+                    payload=None if payload is None else decode(payload)[0],
+                    object_identifier=each,
+                    shard_identifier=key[-1],
+                    shard_scope=key[-2],
+                    date_added=date_added,
+                    scheduled_for=date_added if due is None else moment(due),
+                    message_id=message_id,
+                ):
+                    raise nobody_listens()  # noqa: TRY301 - settled like what a handler raises
+            except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+                leases.handler_since = None
+                begin(None)
+                group, *others = each_group(groups, index)
+                return position, Begun(others, run.failed(shard, group, exc))
+            finally:
+                leases.handler_since = None
+            if larger and message_id in larger:
+                age = batch.supersede(larger[message_id])
+            batch.ids.append(message_id)
+            batch.ages[category].append(age)
+            now = monotonic()
+            if len(batch.ids) >= most or now > batch.due:
+                begin(None)
+                batch.flush()
+                now = monotonic()
+                batch.begin(now)
+        if shard.is_whole:
+            run.emptied.append(key)
     return len(shards), None
 
 
-def _handle_groups(run: Pass, shard: Shard) -> Begun | None:
-    """Handle a plain shard's groups; say how far where one needs a closer look."""
-    leases, batch, key = run.leases, run.batch, shard.key
-    send, label, most = run.signal.send, run.engine.tables.label, shard.policy.ack
-    target = {"cell_name": key[0]} if len(key) > 2 else {}
-    category, route, now = None, _NOWHERE, monotonic()
-    leases.handler_limit = shard.handler_limit
-    groups = shard.groups()
-    error: Exception | None
-    for index, group in enumerate(groups):
-        message, ids, age = group
-        if message[CATEGORY] != category:
-            category = message[CATEGORY]
-            route = run.route(category)
-        if not route.is_open or message[HEADERS] is not None:
-            return Begun(groups, index, goes_on=True)
-        looks = leases.lost or now - leases.renewed_at > leases.renew_after
-        if looks and not leases.owns(key, now):
-            return Begun(groups, index, goes_on=True)
-        payload, (added, due) = message[PAYLOAD], dates_of(message)
-        leases.handler_since = now
-        if batch.since is None:
-            batch.since = now
-        try:
-            with causation.inside(None, (label, message[ID], route.name)):
-                heard = send(
-                    route.category,
-                    payload=None if payload is None else decode(payload)[0],
-                    object_identifier=message[OBJECT],
-                    shard_identifier=key[-1],
-                    shard_scope=key[-2],
-                    date_added=added,
-                    scheduled_for=due,
-                    message_id=message[ID],
-                    **target,
-                )
-            error = None if heard else nobody_listens()
-        except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
-            error = exc
-        finally:
-            leases.handler_since = None
-        if error is not None:
-            return Begun(groups, index + 1, run.failed(shard, group, error))
-        now = monotonic()
-        batch.take(category, ids, age, calls=1)
-        if batch.is_full(most, now):
-            batch.flush()
-            now = monotonic()
-    return None
-
-
-def _is_plain(policy: Policy) -> bool:
-    return not policy.atomic and policy.delivery is not Delivery.AT_MOST_ONCE
+def _needs_a_closer_look(run: Pass, shard: Shard) -> bool:
+    policy, key = shard.policy, shard.key
+    return bool(
+        shard.touched
+        or shard.newer
+        or policy.atomic
+        or policy.delivery is Delivery.AT_MOST_ONCE
+        or run.stopped()
+        or (len(key) > 2 and cell_is_broken(key[0]))
+    )
 
 
 def _is_watched(run: Pass) -> bool:

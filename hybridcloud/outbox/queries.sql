@@ -13,6 +13,13 @@ WITH RECURSIVE c AS (
 )
 SELECT cell_name FROM c
 
+-- name: not_off
+-- Left out where no switch is set, as nearly always: it is a tenth of a claim.
+k.shard_scope <> ALL(%(off_scopes)s::integer[])
+       AND NOT EXISTS (SELECT 1 FROM unnest(%(off_shard_scopes)s::integer[], %(off_shards)s::bigint[]) x(s, i)
+                        WHERE (x.s, x.i) = (k.shard_scope, k.shard_identifier))
+       AND
+
 -- name: due
 -- Shards that may be drained, from a cursor on: a loose scan of the shard index, one probe a
 -- shard, however deep the shard. Its first entries are read as they come: where shards are
@@ -34,10 +41,7 @@ WITH RECURSIVE head AS (
      WHERE k.is_last
 ), due AS (
     SELECT {cell_value}k.shard_scope, k.shard_identifier FROM k
-     WHERE k.shard_scope <> ALL(%(off_scopes)s::integer[])
-       AND NOT EXISTS (SELECT 1 FROM unnest(%(off_shard_scopes)s::integer[], %(off_shards)s::bigint[]) x(s, i)
-                        WHERE (x.s, x.i) = (k.shard_scope, k.shard_identifier))
-       AND NOT EXISTS (SELECT 1 FROM {lease} l
+     WHERE {not_off}NOT EXISTS (SELECT 1 FROM {lease} l
                         WHERE {l_in_cell}(l.shard_scope, l.shard_identifier) = (k.shard_scope, k.shard_identifier))
        AND NOT EXISTS (SELECT 1 FROM {failure} f
                         WHERE {f_in_cell}(f.shard_scope, f.shard_identifier) = (k.shard_scope, k.shard_identifier)

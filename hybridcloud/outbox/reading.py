@@ -101,9 +101,11 @@ def _read_flagged(engine: Engine, keys: Sequence[Key], read: Reader) -> list[Sha
         failures = snapshot.query(
             "failures_of_shards", engine.keys([shard.key for shard in shards])
         )
-    for position, message_id, category, object_identifier, reason in parked:
-        group = shards[position].parked.setdefault((category, object_identifier), [])
-        group.append((message_id, reason))
+    for position, rows_of_shard in groupby(sorted(parked), key=itemgetter(0)):
+        groups: dict[tuple[int, int], list[tuple[int, str]]] = {}
+        for _, message_id, category, object_identifier, reason in rows_of_shard:
+            groups.setdefault((category, object_identifier), []).append((message_id, reason))
+        shards[position].parked = groups
     for position, rows_of_shard in groupby(sorted(failures), key=itemgetter(0)):
         shards[position - 1].failures = Failures([row[1:] for row in rows_of_shard])
     return shards

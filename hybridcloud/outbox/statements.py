@@ -38,11 +38,11 @@ _PINS: Final = (
 _RELAXED: Final = "SET LOCAL synchronous_commit = off; "
 _TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
 _ALIASES: Final = "oklfpgcs"
-# What `coalesce.Message` says. As seconds: a time that nobody asks for need not become a datetime.
+# What `coalesce.Message` says. Times as text: a time that nobody asks for need not become a datetime.
 _MESSAGE: Final = (
     "o.id, o.category, o.object_identifier, o.payload::text, "
-    "CASE WHEN o.scheduled_for <> o.date_added THEN date_part('epoch', o.scheduled_for) END, "
-    "date_part('epoch', o.date_added), o.headers::text, "
+    "CASE WHEN o.scheduled_for <> o.date_added THEN o.scheduled_for::text END, "
+    "o.date_added::text, o.headers::text, "
     "date_part('epoch', clock_timestamp() - greatest(o.date_added, o.scheduled_for))"
 )
 NO_BOUND: Final = 2**63 - 1
@@ -60,8 +60,16 @@ def _texts() -> Mapping[str, str]:
 
 
 @cache
-def sql(tables: Tables, name: str, *, one: bool = False, **more: str) -> str:
-    """Return a named statement of ``queries.sql`` for these tables; with ``one``, for a single shard."""
+def sql(tables: Tables, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
+    """Return a named statement of ``queries.sql`` for these tables.
+
+    Args:
+        tables: of an outbox.
+        name: the statement's name.
+        one: for a single shard.
+        off: heed shards and scopes that a switch stops.
+        more: further words to fill in.
+    """
     columns = tables.sharding_columns
     arrays = [f"%(key_{column})s::{_TYPES[column]}[]" for column in columns]
     one_key = ", ".join(f"({array})[1]" for array in arrays)
@@ -90,6 +98,7 @@ def sql(tables: Tables, name: str, *, one: bool = False, **more: str) -> str:
         words[f"{alias}_cell_on"] = (
             f"{alias}.cell_name <> ALL(%(off_cells)s::text[])" if control else "true"
         )
+    words["not_off"] = f"{_texts()['not_off']} " if off else ""
     words["due"] = _texts()["due"].format(**words)
     return _texts()[name].format(**words)
 
@@ -151,15 +160,21 @@ class Engine:
             for column, values in zip(columns, zip(*keys, strict=True), strict=True)
         }
 
-    def sql(self, name: str, *, one: bool = False, **more: str) -> str:
-        """Return a named statement for this table; with ``one``, for a single shard."""
-        return sql(self.tables, name, one=one, **more)
+    def sql(self, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
+        """Return a named statement for this table; see `sql`."""
+        return sql(self.tables, name, one=one, off=off, **more)
 
     def query(
-        self, name: str, params: Mapping[str, Any], *, one: bool = False, **more: str
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        *,
+        one: bool = False,
+        off: bool = True,
+        **more: str,
     ) -> Rows:
         """Run one named statement with pinned plans and return its rows."""
-        return self.run([self.sql(name, one=one, **more)], params)
+        return self.run([self.sql(name, one=one, off=off, **more)], params)
 
     def run(
         self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool = False

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextvars
 from typing import Any
 
 import pytest
 from django.db import transaction
 
-from hybridcloud import causation
+from hybridcloud import causation, hooks
 from hybridcloud.conf import settings
 from hybridcloud.outbox import CellOutbox, outbox_context
 from hybridcloud.outbox.shards import CellParked
 
-from .engine import US, Kind, drain_us, failures, ids, listening, message, put
+from .engine import US, Kind, drain_us, failures, ids, listening, message, put, write
 
 pytestmark = [pytest.mark.rule(9), pytest.mark.usefixtures("committed")]
 
@@ -65,3 +66,51 @@ def test_a_long_chain_keeps_its_correlation() -> None:
     with listening(Kind.PLAIN, act=act):
         drain_us()
     assert len(seen) == 1
+
+
+def test_what_is_no_handler_is_outside_of_all_chains() -> None:
+    """A row of handlers leaves one chain for the next; what the engine does between is in none."""
+    inside: list[bool] = []
+
+    class Looks(hooks.Hooks):
+        def before_ack(self, _: object) -> None:
+            inside.append(causation.is_inside())
+
+    write(message(Kind.SINGLE, obj=1), message(Kind.SINGLE, obj=2), message(Kind.ORDERED, obj=3))
+    with listening(Kind.SINGLE, Kind.ORDERED), hooks.installed(Looks()):
+        drain_us()
+    assert inside == [False, False, False]
+    assert not causation.is_inside()
+
+
+def test_a_failure_is_told_outside_of_all_chains() -> None:
+    inside: list[bool] = []
+
+    class Looks(hooks.Hooks):
+        def failed(self, _: object) -> None:
+            inside.append(causation.is_inside())
+
+    write(message(Kind.ORDERED))
+
+    def act(**_: Any) -> None:
+        raise LookupError
+
+    with listening(Kind.ORDERED, act=act), hooks.installed(Looks()):
+        drain_us()
+    assert inside == [False]
+
+
+def test_what_a_handler_left_running_keeps_its_own_chain() -> None:
+    contexts: list[contextvars.Context] = []
+    first, second = write(message(Kind.ORDERED, obj=1), message(Kind.ORDERED, obj=2))
+
+    def act(**_: Any) -> None:
+        contexts.append(contextvars.copy_context())
+
+    with listening(Kind.ORDERED, act=act):
+        drain_us()
+    found = [each.run(causation.current) for each in contexts]
+    assert [each and each.correlation_id for each in found] == [
+        f"hybridcloud.CellOutbox:{first}",
+        f"hybridcloud.CellOutbox:{second}",
+    ]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridcloud.outbox.coalesce import CATEGORY, ID, OBJECT, Message, group_messages
+from hybridcloud.outbox.coalesce import (
+    CATEGORY,
+    ID,
+    OBJECT,
+    Group,
+    Message,
+    each_group,
+    group_messages,
+)
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = "2026-01-01 00:00:00+00"
 
 
 def make(message_id: int, category: int, obj: int) -> Message:
@@ -27,47 +33,53 @@ def make(message_id: int, category: int, obj: int) -> Message:
     )
 
 
+def group(rows: list[Message], *, coalesce: bool) -> list[Group]:
+    return each_group(group_messages(rows, coalesce=coalesce))
+
+
 messages = st.lists(
     st.tuples(st.integers(1, 10_000), st.integers(0, 3), st.integers(0, 4)),
     unique_by=lambda each: each[0],
-).map(lambda rows: [make(*row) for row in rows])
+).map(lambda rows: [make(*row) for row in sorted(rows)])
 
 
 @given(messages)
 def test_every_message_is_captured_exactly_once(rows: list[Message]) -> None:
     for coalesce in (True, False):
-        groups = group_messages(rows, coalesce=coalesce)
-        captured = [each for group in groups for each in group.ids]
+        groups = group(rows, coalesce=coalesce)
+        captured = [each for one in groups for each in one.ids]
         assert sorted(captured) == sorted(row[ID] for row in rows)
 
 
 @given(messages)
 def test_the_newest_of_an_object_is_handled_and_it_alone(rows: list[Message]) -> None:
-    groups = group_messages(rows, coalesce=True)
-    keys = [(group.newest[CATEGORY], group.newest[OBJECT]) for group in groups]
+    groups = group(rows, coalesce=True)
+    keys = [(each.newest[CATEGORY], each.newest[OBJECT]) for each in groups]
     assert len(keys) == len(set(keys))
-    for group in groups:
-        same = [
-            row[ID]
-            for row in rows
-            if (row[CATEGORY], row[OBJECT]) == (group.newest[CATEGORY], group.newest[OBJECT])
-        ]
-        assert group.newest[ID] == max(same)
-        assert group.ids == sorted(same)
+    for key, each in zip(keys, groups, strict=True):
+        same = [row[ID] for row in rows if (row[CATEGORY], row[OBJECT]) == key]
+        assert each.newest[ID] == max(same)
+        assert each.ids == same
 
 
 @given(messages)
 def test_groups_come_in_the_order_of_their_oldest_message(rows: list[Message]) -> None:
     for coalesce in (True, False):
-        firsts = [group.ids[0] for group in group_messages(rows, coalesce=coalesce)]
+        firsts = [each.ids[0] for each in group(rows, coalesce=coalesce)]
         assert firsts == sorted(firsts)
 
 
 def test_messages_of_scopes_that_do_not_coalesce_stay_single() -> None:
-    rows = [make(2, 0, 0), make(1, 0, 0)]
-    assert [group.ids for group in group_messages(rows, coalesce=False)] == [[1], [2]]
+    rows = [make(1, 0, 0), make(2, 0, 0)]
+    assert [each.ids for each in group(rows, coalesce=False)] == [[1], [2]]
 
 
 def test_the_age_of_a_group_is_that_of_its_oldest_message() -> None:
-    (group,) = group_messages([make(7, 0, 0), make(3, 0, 0)], coalesce=True)
-    assert group.age == -3.0
+    (only,) = group([make(3, 0, 0), make(7, 0, 0)], coalesce=True)
+    assert only.age == -3.0
+
+
+def test_groups_behind_an_index_are_the_rest_of_all() -> None:
+    grouped = group_messages([make(1, 0, 0), make(2, 0, 1), make(3, 0, 0)], coalesce=True)
+    assert each_group(grouped, 1) == each_group(grouped)[1:]
+    assert [each.ids for each in each_group(grouped)] == [[1, 3], [2]]
