@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.passes import Pass
 
 
-
-
 class Begun(NamedTuple):
     """A shard that was begun in a row, and is to be gone on with more closely.
 

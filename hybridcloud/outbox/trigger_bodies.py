@@ -115,8 +115,14 @@ def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
     )
 
 
-def _body(model: type[ProducingModel], *sources: str) -> str:
-    """Return the source of a function that writes the messages that queries give."""
+def _body(model: type[ProducingModel], changes: str, *sources: str) -> str:
+    """Return the source of a function that writes the messages of a statement.
+
+    Args:
+        model: the model.
+        changes: what the statement did, one row for each row of the table.
+        sources: queries that make messages of one such row.
+    """
     category, target = model.category, model.outbox_model().tables().outbox
     fans_out = model.silo_mode is SiloMode.CONTROL
     into, cell, last = ("cell_name, ", "m.cell, ", ", m.cell") if fans_out else ("", "", "")
@@ -126,7 +132,7 @@ BEGIN
     ({into}shard_scope, shard_identifier, category, object_identifier, payload, headers)
   SELECT {cell}{category.get_scope().value}, m.shard, {category.value}, m.object, m.payload,
     NULLIF(current_setting('{HEADERS_SETTING}', true), '')::jsonb
-  FROM ({" UNION ALL ".join(sources)}) AS m
+  FROM {changes} CROSS JOIN LATERAL ({" UNION ALL ".join(sources)}) AS m
   ORDER BY m.object, m.rank{last};
   RETURN NULL;
 END
@@ -139,13 +145,12 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     key, shard_column = quoted(concrete._meta.pk.column), quoted(shard.column)
     fans_out = model.silo_mode is SiloMode.CONTROL
 
-    def rows(table: str, row: str, payload: str, rank: int, cells: str, where: str = "") -> str:
-        """Return SQL for one message a row, or with a fan-out one for each of its cells."""
-        each = f" CROSS JOIN LATERAL ({cells}) AS c" if fans_out else ""
+    def message(row: str, payload: str, rank: int, cells: str, where: str = "true") -> str:
+        """Return SQL for one message of a row, or with a fan-out one for each of its cells."""
         return (
             f"SELECT {row}.{shard_column} AS shard, {row}.{key} AS object, "  # noqa: S608
             f"{_payload(model, payload)} AS payload, {rank} AS rank"
-            f"{', c.cell' if fans_out else ''} FROM {table}{each}{where}"
+            f"{f', c.cell FROM ({cells}) AS c' if fans_out else ''} WHERE {where}"
         )
 
     every, mine = every_cell(), cells_of_row(model, "n") if fans_out else ""
@@ -153,29 +158,25 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     before, after = (", ".join(f"{row}.{name}" for name in columns) for row in "on")
     # Byte by byte: some types know no equality, and to others unequal values are equal.
     changed = f"ROW({before})::record *<> ROW({after})::record"
-    joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"
     stays = f"o.{key} IS NOT NULL AND n.{key} IS NOT NULL"
-    now = f" WHERE n.{key} IS NOT NULL AND (o.{key} IS NULL OR {changed})"
     updated = [
-        rows(joined, "n", "n", 1, mine, now),
+        message("n", "n", 1, mine, f"n.{key} IS NOT NULL AND (o.{key} IS NULL OR {changed})"),
         # The shard that a row left hears what is to be said now; a primary key that went, the last of it.
-        rows(
-            joined, "o", "n", 0, every, f" WHERE {stays} AND o.{shard_column} <> n.{shard_column}"
-        ),
-        rows(joined, "o", "o", 0, every, f" WHERE n.{key} IS NULL"),
+        message("o", "n", 0, every, f"{stays} AND o.{shard_column} <> n.{shard_column}"),
+        message("o", "o", 0, every, f"n.{key} IS NULL"),
     ]
     if fans_out and model.trigger_cells != "all":
         # In its shard, cells that are no longer its own: they may hold a copy.
         left = f"{cells_of_row(model, 'o')} EXCEPT {mine}"
         updated.append(
-            rows(
-                joined, "o", "n", 0, left, f" WHERE {stays} AND o.{shard_column} = n.{shard_column}"
-            )
+            message("o", "n", 0, left, f"{stays} AND o.{shard_column} = n.{shard_column}")
         )
+    # Never a plain join: planned for one row, as nested loops, it would be kept for ten thousand.
+    joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"
     return {
-        "insert": _body(model, rows("hc_new AS n", "n", "n", 1, mine)),
-        "update": _body(model, *updated),
-        "delete": _body(model, rows("hc_old AS o", "o", "o", 1, every)),
+        "insert": _body(model, "hc_new AS n", message("n", "n", 1, mine)),
+        "update": _body(model, joined, *updated),
+        "delete": _body(model, "hc_old AS o", message("o", "o", 1, every)),
         "truncate": _REFUSE_TRUNCATE,
     }
 
