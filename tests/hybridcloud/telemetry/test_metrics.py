@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 
 from fixtures.acme import factories
 from fixtures.acme.models import Organization
@@ -89,6 +89,24 @@ def test_processed_messages_are_counted_with_their_lag() -> None:
     assert {name for name, _, _ in seen.timings} == {PROCESSING_LAG}
     assert lag["PLAIN"].count == 1
     assert 0 < lag["PLAIN"].most <= lag["PLAIN"].total < 60
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_lag_of_an_object_is_that_of_its_oldest_message() -> None:
+    first = put(Kind.PLAIN, 1, 7)
+    put(Kind.PLAIN, 1, 7)
+    put(Kind.PLAIN, 1, 8)
+    with connections["cell_us"].cursor() as cursor:
+        cursor.execute(
+            "UPDATE hybridcloud_celloutbox SET date_added = date_added - interval '1 h', "
+            "scheduled_for = scheduled_for - interval '1 h' WHERE id = %s",
+            [first],
+        )
+    with backend(Recorded()) as seen, listening(Kind.PLAIN):
+        drain_us()
+    ((_, lag, _),) = seen.timings
+    assert lag.count == 2
+    assert 3600 <= lag.most <= lag.total < 3660
 
 
 @pytest.mark.django_db(transaction=True)
