@@ -147,6 +147,11 @@ def write_buffered(connection: BaseDatabaseWrapper) -> None:
         buffer.write()
 
 
+def is_gathering() -> bool:
+    """Say whether a block around this, on whichever database, gathers messages."""
+    return _state.get() is not None
+
+
 def is_flushing(flush: bool | None) -> bool:  # noqa: FBT001 - a value that is passed on
     """Say whether messages written here are flushed, where a caller or a model said ``flush``."""
     state = _state.get()

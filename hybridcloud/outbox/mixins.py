@@ -23,7 +23,7 @@ from hybridcloud.outbox.managers import ProducingManager
 from hybridcloud.outbox.production import cells_of_owner, default_hook, produce, uses_default
 from hybridcloud.outbox.registration import register, root_of
 from hybridcloud.outbox.trigger_cells import names_of_row
-from hybridcloud.outbox.triggered import is_triggered, triggered
+from hybridcloud.outbox.triggered import is_outermost, is_triggered, triggered, wake
 from silos import SiloMode
 from silos.cells import all_cells
 
@@ -133,6 +133,11 @@ class ProducingModel(models.Model):
         if update_fields is not None and not update_fields:
             # Django saves nothing then, so there is nothing to tell.
             super().save(*args, **kwargs)
+            return
+        if is_triggered(type(self)) and not args and is_outermost():
+            # As nearly always; what goes before the save elsewhere has nothing to do.
+            super().save(**kwargs)
+            wake(type(self), str(self._state.db), flush=self.default_flush)
             return
         # Before Django 6 these may come by position: force_insert, force_update, using.
         using = args[2] if len(args) > 2 else kwargs.get("using")

@@ -15,11 +15,19 @@ from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.identifiers import shard_field
 from hybridcloud.outbox.production import uses_default
 from hybridcloud.outbox.registration import root_of
-from hybridcloud.outbox.trigger_cells import CellMapping, cells_of_row, every_cell, quoted
+from hybridcloud.outbox.trigger_cells import (
+    CellMapping,
+    cells_of_row,
+    every_cell,
+    quoted,
+    somewhere,
+)
 from hybridcloud.outbox.triggered import HEADERS_SETTING, columns_payload
 from silos import SiloMode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hybridcloud.outbox.mixins import ProducingModel
 
 PREFIX: Final = "hybridcloud_outbox_"
@@ -47,12 +55,25 @@ class Trigger(NamedTuple):
     Attributes:
         event: ``insert``, ``update``, ``delete`` or ``truncate``.
         name: its name, and its function's.
-        body: the source of its function.
+        body: the source of its function; its tables are as `somewhere` names them.
+        tables: those, quoted.
     """
 
     event: str
     name: str
     body: str
+    tables: tuple[str, ...] = ()
+
+    def located(self, schemas: Mapping[str, str]) -> Trigger:
+        """Return it for a database, by the schemas of its tables there.
+
+        A function that sets its own search_path would find them too, at a cost for each save.
+        """
+        body = self.body
+        for table in self.tables:
+            schema = schemas.get(table)
+            body = body.replace(somewhere(table), f"{schema}.{table}" if schema else table)
+        return self._replace(body=body)
 
 
 def problem_of(  # noqa: PLR0911 - one answer for each reason
@@ -109,31 +130,40 @@ def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
     bodies = _bodies(model)
     text = "\n".join((model._meta.db_table, *bodies.values(), *REFERENCING.values()))
     version = hashlib.sha256(text.encode()).hexdigest()[:12]
+    tables = _tables(model)
     return tuple(
-        Trigger(event, f"{PREFIX}{event}_{version}", f"\n-- version {version}{body}")
+        Trigger(event, f"{PREFIX}{event}_{version}", f"\n-- version {version}{body}", tables)
         for event, body in bodies.items()
     )
 
 
-def _body(model: type[ProducingModel], changes: str, *sources: str) -> str:
+def _tables(model: type[ProducingModel]) -> tuple[str, ...]:
+    """Return the tables that a model's triggers write to or look into, quoted."""
+    cells = model.trigger_cells
+    mapping = (quoted(cells.table()),) if isinstance(cells, CellMapping) else ()
+    return (model.outbox_model().tables().outbox, *mapping)
+
+
+def _body(model: type[ProducingModel], changes: str, *sources: str, ordered: bool = True) -> str:
     """Return the source of a function that writes the messages of a statement.
 
     Args:
         model: the model.
         changes: what the statement did, one row for each row of the table.
         sources: queries that make messages of one such row.
+        ordered: sort by the rows' ids; else messages come as the rows came.
     """
-    category, target = model.category, model.outbox_model().tables().outbox
+    category, target = model.category, somewhere(model.outbox_model().tables().outbox)
     fans_out = model.silo_mode is SiloMode.CONTROL
     into, cell, last = ("cell_name, ", "m.cell, ", ", m.cell") if fans_out else ("", "", "")
+    order = f"\n  ORDER BY m.object, m.rank{last}" if ordered else ""
     return f"""
 BEGIN
   INSERT INTO {target}
     ({into}shard_scope, shard_identifier, category, object_identifier, payload, headers)
   SELECT {cell}{category.get_scope().value}, m.shard, {category.value}, m.object, m.payload,
     NULLIF(current_setting('{HEADERS_SETTING}', true), '')::jsonb
-  FROM {changes} CROSS JOIN LATERAL ({" UNION ALL ".join(sources)}) AS m
-  ORDER BY m.object, m.rank{last};
+  FROM {changes} CROSS JOIN LATERAL ({" UNION ALL ".join(sources)}) AS m{order};
   RETURN NULL;
 END
 """  # noqa: S608 - names and numbers from the model
@@ -174,7 +204,8 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     # Never a plain join: planned for one row, as nested loops, it would be kept for ten thousand.
     joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"
     return {
-        "insert": _body(model, "hc_new AS n", message("n", "n", 1, mine)),
+        # New rows come in the order in which their ids were drawn; a sort of one costs as much as its message.
+        "insert": _body(model, "hc_new AS n", message("n", "n", 1, mine), ordered=fans_out),
         "update": _body(model, joined, *updated),
         "delete": _body(model, "hc_old AS o", message("o", "o", 1, every)),
         "truncate": _REFUSE_TRUNCATE,

@@ -40,6 +40,10 @@ class CellMapping(NamedTuple):
         """Return the mapping's model."""
         return apps.get_model(self.model) if isinstance(self.model, str) else self.model
 
+    def table(self) -> str:
+        """Return the name of the mapping's table."""
+        return self.resolved()._meta.db_table
+
     def columns(self, producing: type[Model]) -> tuple[str, str, str]:
         """Return the columns: what to match in the producing model and in the mapping, and the cell's.
 
@@ -95,7 +99,7 @@ def cells_of_row(model: Any, alias: str) -> str:
         return every_cell()
     mapping: CellMapping = model.trigger_cells
     match, on, cell = (quoted(column) for column in mapping.columns(model))
-    table = quoted(mapping.resolved()._meta.db_table)
+    table = somewhere(quoted(mapping.table()))
     return (
         f"SELECT DISTINCT x.{cell}::text AS cell FROM {table} AS x "  # noqa: S608 - names of models
         f"WHERE x.{on} = {alias}.{match}"
@@ -107,6 +111,11 @@ def _column(model: type[Model], name: str) -> str:
         if name in (field.attname, field.name):
             return str(field.column)
     raise FieldDoesNotExist(f"{model._meta.label} has no column {name!r}")
+
+
+def somewhere(table: str) -> str:
+    """Return a quoted table as bodies name it before a database says in which schema it is."""
+    return f"@somewhere@.{table}"
 
 
 def quoted(name: str) -> str:

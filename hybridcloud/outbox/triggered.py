@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DatabaseError, connections, transaction
 
-from hybridcloud.causation import current_headers
-from hybridcloud.outbox.context import is_flushing, write_buffered
+from hybridcloud.causation import current_headers, is_inside
+from hybridcloud.outbox.context import is_flushing, is_gathering, write_buffered
 from hybridcloud.outbox.written import announce_unseen
 
 if TYPE_CHECKING:
@@ -40,6 +40,17 @@ def columns_payload(instance: ProducingModel) -> dict[str, Any]:
     return {name: getattr(instance, name) for name in instance.trigger_payload}
 
 
+def is_outermost() -> bool:
+    """Say whether nothing is gathered and no handler or call runs: nothing goes before a change then."""
+    return not is_gathering() and not is_inside()
+
+
+def wake(model: type[ProducingModel], using: str, *, flush: bool | None) -> None:
+    """Have a drainer woken after the commit of a change whose messages a trigger wrote."""
+    if is_flushing(flush):
+        announce_unseen(model, using)
+
+
 class triggered:  # noqa: N801 - used like a function; no generator, as it is around every save
     """Run a change whose messages a trigger writes, and have a drainer woken after the commit.
 
@@ -52,22 +63,23 @@ class triggered:  # noqa: N801 - used like a function; no generator, as it is ar
         flush: whether a drainer is woken; None: as the model, else the context, says.
     """
 
-    __slots__ = ("_connection", "_flush", "_lent", "_model")
+    __slots__ = ("_flush", "_lent", "_model", "_using")
 
     def __init__(
         self, model: type[ProducingModel], *, using: str, flush: bool | None = None
     ) -> None:
         self._model = model
-        self._connection = connections[using]
+        self._using = using
         self._flush = model.default_flush if flush is None else flush
         self._lent: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> None:
+        connection = connections[self._using]
         # What is buffered is older, so it must have lower ids.
-        write_buffered(self._connection)
+        write_buffered(connection)
         headers = current_headers()
         if headers is not None:
-            self._lent = _lent_headers(self._connection, headers)
+            self._lent = _lent_headers(connection, headers)
             self._lent.__enter__()
 
     def __exit__(
@@ -78,8 +90,8 @@ class triggered:  # noqa: N801 - used like a function; no generator, as it is ar
     ) -> None:
         if self._lent is not None:
             self._lent.__exit__(kind, error, trace)
-        if kind is None and is_flushing(self._flush):
-            announce_unseen(self._connection, self._model)
+        if kind is None:
+            wake(self._model, self._using, flush=self._flush)
 
 
 @contextmanager

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _IS_USED: Final = "SELECT 1 FROM pg_trigger WHERE tgfoid = %s::regprocedure LIMIT 1"
+_SCHEMAS: Final = """
+    SELECT t.name, quote_ident(n.nspname) FROM unnest(%s::text[]) AS t(name)
+    JOIN pg_class c ON c.oid = to_regclass(t.name) JOIN pg_namespace n ON n.oid = c.relnamespace
+"""
 _TREE: Final = """
     SELECT c.oid::bigint, c.oid::regclass::text
     FROM pg_class c
@@ -50,7 +54,7 @@ def differences(
     """Say what is otherwise in the database than the model needs it; none if there is no table yet."""
     expected = triggers_of(model) if expected is None else expected
     connection = connections[alias]
-    wanted = {trigger.name: trigger for trigger in expected}
+    wanted = {trigger.name: trigger for trigger in _located(connection, expected)}
     found: list[str] = []
     for table, installed in _tables(connection, model):
         missing = sorted(wanted.keys() - installed.keys())
@@ -92,11 +96,10 @@ def _install(
 ) -> None:
     quote = connection.ops.quote_name
     with connection.cursor() as cursor:
-        for trigger in expected:
-            # Unqualified names in the body are those of now, whatever a raw session's path is.
+        for trigger in _located(connection, expected):
             cursor.execute(
                 f"CREATE OR REPLACE FUNCTION {quote(trigger.name)}() RETURNS trigger "
-                f"LANGUAGE plpgsql SET search_path FROM CURRENT AS $hybridcloud${trigger.body}$hybridcloud$"
+                f"LANGUAGE plpgsql AS $hybridcloud${trigger.body}$hybridcloud$"
             )
         for table, installed in _tables(connection, model):
             for trigger in expected:
@@ -120,6 +123,15 @@ def _install(
             cursor.execute(_IS_USED, [function])
             if cursor.fetchone() is None:
                 cursor.execute(f"DROP FUNCTION {function}")
+
+
+def _located(connection: BaseDatabaseWrapper, triggers: Sequence[Trigger]) -> list[Trigger]:
+    """Return triggers with the tables of a database, whatever search_path a raw session has."""
+    tables = {table for trigger in triggers for table in trigger.tables}
+    with connection.cursor() as cursor:
+        cursor.execute(_SCHEMAS, [sorted(tables)])
+        schemas = dict(cursor.fetchall())
+    return [trigger.located(schemas) for trigger in triggers]
 
 
 def _models(alias: str) -> list[type[ProducingModel]]:

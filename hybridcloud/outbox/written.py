@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from hybridcloud import hooks
 from hybridcloud.conf import settings
@@ -146,10 +146,11 @@ def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     _act(connection.alias, [batch])
 
 
-def announce_unseen(connection: BaseDatabaseWrapper, model: type[ProducingModel]) -> None:
+def announce_unseen(model: type[ProducingModel], using: str) -> None:
     """Have a drainer woken for messages of a model whose ids nobody knows: like `announce`, for triggers."""
     if settings().flush == "cron":
         return
+    connection = connections[using]
     if connection.in_atomic_block or not connection.autocommit:
         register(connection, Batch(model.outbox_model(), Counter(), (), unseen=True))
     else:

@@ -108,7 +108,7 @@ def test_a_save_costs_the_statements_of_a_plain_save() -> None:
 def test_bulk_operations_write_one_message_for_each_row() -> None:
     with recorded() as seen:
         Bead.objects.bulk_create([Bead(id=n, box_id=1) for n in (3, 1, 2)])
-    assert seen == [told(n) for n in (1, 2, 3)]
+    assert seen == [told(n) for n in (3, 1, 2)]
     with recorded() as seen:
         rows = [Bead(id=n, box_id=1, name="x") for n in (1, 2)]
         Bead.objects.bulk_update(rows, ["name"])
@@ -155,7 +155,7 @@ def test_cascades_write_one_message_for_each_row_that_goes(relation: str) -> Non
 def test_raw_statements_write_one_message_for_each_row() -> None:
     with recorded() as seen:
         sql(
-            "INSERT INTO zoo_bead (id, box_id, name, data) VALUES (2, 1, '', '{}'), (1, 1, '', '{}')"
+            "INSERT INTO zoo_bead (id, box_id, name, data) VALUES (1, 1, '', '{}'), (2, 1, '', '{}')"
         )
     assert seen == [told(1), told(2)]
     with recorded() as seen:
@@ -164,6 +164,32 @@ def test_raw_statements_write_one_message_for_each_row() -> None:
     with recorded() as seen:
         sql("DELETE FROM zoo_bead")
     assert seen == [told(1, name="r"), told(2, name="r")]
+
+
+def test_a_session_without_a_search_path_writes_messages_too() -> None:
+    with recorded() as seen, transaction.atomic(using=US):
+        sql("SET LOCAL search_path TO ''")
+        sql("INSERT INTO public.zoo_bead (id, box_id, name, data) VALUES (1, 1, '', '{}')")
+        sql("UPDATE public.zoo_bead SET name = 'x'")
+        sql("DELETE FROM public.zoo_bead")
+        sql("SET LOCAL search_path TO public")
+    assert seen == [told(1), told(1, name="x"), told(1, name="x")]
+
+
+def test_messages_come_in_the_order_of_the_ids_but_for_new_rows_in_their_own() -> None:
+    with recorded() as seen:
+        sql(
+            "INSERT INTO zoo_bead (id, box_id, name, data) SELECT n, 1, '', '{}' FROM unnest(%s) n",
+            [[3, 1, 2]],
+        )
+    assert seen == [told(n) for n in (3, 1, 2)]
+    sql("UPDATE zoo_bead SET name = 'b' WHERE id = 1")  # its row is behind the others' now
+    with recorded() as seen:
+        sql("UPDATE zoo_bead SET name = 'c'")
+    assert seen == [told(n, name="c") for n in (1, 2, 3)]
+    with recorded() as seen:
+        sql("DELETE FROM zoo_bead")
+    assert seen == [told(n, name="c") for n in (1, 2, 3)]
 
 
 def test_a_copy_writes_one_message_for_each_row() -> None:
