@@ -117,7 +117,8 @@ def _refuse_lone_write(
     connection: BaseDatabaseWrapper, sql: Any, aliases: Mapping[str, object]
 ) -> None:
     """Refuse a write outside a block, while blocks are open only on other silos' databases."""
-    if open_blocks(connection):
+    # Most statements read, or bring their own block; to ask all connections costs more than to see that.
+    if not _is_write(_text(connection, sql)) or open_blocks(connection):
         return
     hidden = _beyond_boundary.get() or {}
     elsewhere = tuple(
@@ -127,7 +128,7 @@ def _refuse_lone_write(
         and other is not connection
         and open_blocks(other) > hidden.get(other.alias, 0)
     )
-    if not elsewhere or not _is_write(_text(connection, sql)):
+    if not elsewhere:
         return
     shown = ", ".join(repr(alias) for alias in elsewhere)
     msg = (

@@ -49,8 +49,8 @@ class Batch:
         self._parked_ids: list[int] = []
         self._failure_ids: list[int] = []
         self._parks: dict[tuple[str, float | None, str | None], list[Message]] = {}
-        self._beyond: Counter[int] = Counter()
-        self._retired: Counter[int] = Counter()
+        self._beyond: dict[int, int] = {}
+        self._retired: dict[int, int] = {}
 
     def take(self, category: int, ids: Sequence[int], age: float, *, calls: int) -> None:
         """Gather messages whose handler returned, or that a newer one supersedes."""
@@ -61,14 +61,14 @@ class Batch:
         """Count messages that are acknowledged already."""
         if calls:
             self.ages[category].append(age)
-        self._beyond[category] += messages - calls
+        _add(self._beyond, category, messages - calls)
         self.begin(monotonic())
 
     def supersede(self, group: Group) -> float:
         """Gather what the newest message of a group supersedes, and not itself; return the group's age."""
         older = group.ids[:-1]
         self.ids += older
-        self._beyond[group.newest[CATEGORY]] += len(older)
+        _add(self._beyond, group.newest[CATEGORY], len(older))
         return group.age
 
     def begin(self, now: float) -> None:
@@ -79,7 +79,7 @@ class Batch:
     def drop_retired(self, category: int, ids: Sequence[int]) -> None:
         """Gather messages of a retired category, which nothing handles."""
         self.ids += ids
-        self._retired[category] += len(ids)
+        _add(self._retired, category, len(ids))
         self.begin(monotonic())
 
     def also_parked(self, ids: Iterable[int]) -> None:
@@ -134,7 +134,7 @@ class Batch:
                 "token": self._leases.token,
                 **self._engine.keys([clear_mark]),
             }
-        self._send(statements, params)
+        self._send(statements, params, by_id=clear_mark is None)
 
     def finish(self, keys: Sequence[Key]) -> None:
         """Acknowledge what is left and give the shards back, in one transaction."""
@@ -148,14 +148,19 @@ class Batch:
         self._send([*own, *statements], {**own_params, **params}, relaxed=False)
 
     def _send(
-        self, statements: Sequence[str], params: dict[str, Any], *, relaxed: bool = True
+        self,
+        statements: Sequence[str],
+        params: dict[str, Any],
+        *,
+        relaxed: bool = True,
+        by_id: bool = False,
     ) -> None:
         self._move_parked()
         if statements:
             ids = sorted(self.ids) if hooks.active.before_ack or hooks.active.after_ack else []
             for seam in hooks.active.before_ack:
                 seam(ids)
-            self._engine.run(statements, params, relaxed=relaxed)
+            self._engine.run(statements, params, relaxed=relaxed, by_id=by_id)
             for seam in hooks.active.after_ack:
                 seam(ids)
         self._tell()
@@ -179,25 +184,31 @@ class Batch:
 
     def _tell(self) -> None:
         calls = sum(map(len, self.ages.values()))
-        count = calls + self._beyond.total() + self._retired.total()
+        count = calls + sum(self._beyond.values()) + sum(self._retired.values())
         self.moved += count
         if count and hooks.active.handled:
             hooks.tell(hooks.active.handled, self._fact())
 
     def _fact(self) -> hooks.Handled:
-        calls = Counter({category: len(own) for category, own in self.ages.items() if own})
+        calls = {category: len(own) for category, own in self.ages.items()}
+        messages = dict(calls)
+        for category, count in self._beyond.items():
+            _add(messages, category, count)
         waited = monotonic() - self.read_at
         return hooks.Handled(
             outbox=self._engine.tables.label,
             synchronous=self._synchronous,
             calls=calls,
-            messages=calls + self._beyond,
+            messages=messages,
             lag={
                 category: hooks.Spread(
                     len(own), max(0.0, sum(own) + waited * len(own)), max(0.0, max(own) + waited)
                 )
                 for category, own in self.ages.items()
-                if own
             },
-            retired=dict(self._retired),
+            retired=self._retired,
         )
+
+
+def _add(counts: dict[int, int], category: int, count: int) -> None:
+    counts[category] = counts.get(category, 0) + count

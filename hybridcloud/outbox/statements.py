@@ -31,10 +31,8 @@ type Rows = list[tuple[Any, ...]]
 # of these tiny statements: 300 ms a call, measured. So no JIT either.
 # Whatever the server's default is: a statement must see what was committed before it began.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; "
-_PINS: Final = (
-    "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
-    "SET LOCAL enable_sort = off; SET LOCAL jit = off; "
-)
+_PINS_BY_ID: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
+_PINS: Final = f"{_PINS_BY_ID}SET LOCAL enable_sort = off; SET LOCAL jit = off; "
 _RELAXED: Final = "SET LOCAL synchronous_commit = off; "
 _TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
 _ALIASES: Final = "oklfpgcs"
@@ -177,7 +175,12 @@ class Engine:
         return self.run([self.sql(name, one=one, off=off, **more)], params)
 
     def run(
-        self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool = False
+        self,
+        statements: Sequence[str],
+        params: Mapping[str, Any],
+        *,
+        relaxed: bool = False,
+        by_id: bool = False,
     ) -> Rows:
         """Run statements in one transaction and one round trip.
 
@@ -186,6 +189,7 @@ class Engine:
             params: the parameters by name.
             relaxed: let the commit be flushed later. For acknowledgements of
                 at-least-once scopes alone (rule 2).
+            by_id: they find rows by the primary key alone: fewer plans to forbid.
 
         Returns:
             The rows of the last statement that gives rows.
@@ -193,15 +197,21 @@ class Engine:
         Raises:
             DatabaseError: the statements failed; nothing of them is left.
         """
-        results = self.results(statements, params, relaxed=relaxed)
+        results = self.results(statements, params, relaxed=relaxed, by_id=by_id)
         return results[-1] if results else []
 
     def results(
-        self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool = False
+        self,
+        statements: Sequence[str],
+        params: Mapping[str, Any],
+        *,
+        relaxed: bool = False,
+        by_id: bool = False,
     ) -> list[Rows]:
         """Do what `run` does; return the rows of each statement that gives rows."""
+        settings = f"{_PINS_BY_ID if by_id else _PINS}{_RELAXED if relaxed else ''}"
         try:
-            return self._attempt(statements, params, relaxed=relaxed)
+            return self._attempt(statements, params, settings)
         except (OperationalError, InterfaceError) as exc:
             # A session that was lost between handlers, or a deadlock with a drainer whose lease
             # was taken: all statements are safe to repeat, since they name exact ids and tokens.
@@ -211,10 +221,10 @@ class Engine:
                 self.connection.close()
             elif getattr(exc.__cause__, "sqlstate", None) != _DEADLOCK:
                 raise
-            return self._attempt(statements, params, relaxed=relaxed)
+            return self._attempt(statements, params, settings)
 
     def _attempt(
-        self, statements: Sequence[str], params: Mapping[str, Any], *, relaxed: bool
+        self, statements: Sequence[str], params: Mapping[str, Any], settings: str
     ) -> list[Rows]:
         connection = self.connection
         with connection.cursor() as cursor:
@@ -225,7 +235,7 @@ class Engine:
                     if cursor.description:
                         found.append(cursor.fetchall())
                 return found
-            text = f"{_BEGIN}{_PINS}{_RELAXED if relaxed else ''}{'; '.join(statements)}; COMMIT"
+            text = f"{_BEGIN}{settings}{'; '.join(statements)}; COMMIT"
             try:
                 cursor.execute(text, params)
             except BaseException:

@@ -134,9 +134,11 @@ def test_relaxed_commits_are_for_acknowledgements_alone() -> None:
     durable: list[str] = []
     original = Engine.run
 
-    def run(self: Engine, statements: Any, params: Any, *, relaxed: bool = False) -> Any:
+    def run(
+        self: Engine, statements: Any, params: Any, *, relaxed: bool = False, **more: Any
+    ) -> Any:
         (relaxed_texts if relaxed else durable).extend(statements)
-        return original(self, statements, params, relaxed=relaxed)
+        return original(self, statements, params, relaxed=relaxed, **more)
 
     relaxed_texts = relaxed
     put(obj=1)
