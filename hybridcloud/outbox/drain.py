@@ -155,14 +155,17 @@ class Drainer:
             for key in dict.fromkeys(row[:-1] for row in rows)
             if not is_off(self.engine, switches, key)
         ]
-        moved = 0
+        moved, left_some = 0, False
         for at in range(0, len(keys), most):
             if at and self._is_over():
                 return moved
             leases = Leases(self.engine)
             if leases.claim_known(keys[at : at + most], heed_backoff=self._heed_backoff):
-                moved += self._run(leases, horizon, known=horizon.emptied).moved
-        horizon.ahead(rows[-1][-1] if len(rows) == ROWS else None)
+                run = self._run(leases, horizon, known=horizon.emptied)
+                moved += run.moved
+                left_some = left_some or run.left_some
+        if not left_some:
+            horizon.ahead(rows[-1][-1] if len(rows) == ROWS else None)
         return moved
 
     def once(self) -> int:

@@ -279,3 +279,19 @@ def test_a_table_of_leases_that_is_in_use_is_left_as_it_is(
         finally:
             over.set()
     assert leases() == []
+
+
+@pytest.mark.rule(5)
+def test_a_deep_shard_is_neither_passed_by_nor_taken_for_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is read in parts, while shards that are read whole move on what counts as settled."""
+    monkeypatch.setattr(reading, "MESSAGES_PER_PASS", 1)
+    monkeypatch.setattr(reading, "LEAST_PER_SHARD", 2)
+    learn()
+    write(*(message(Kind.ORDERED, 1, obj=n) for n in range(7)), message(Kind.ORDERED, 2, obj=100))
+    with listening(Kind.ORDERED) as seen:
+        drain_us()
+        assert known().leads
+    assert [each for each in seen.objects if each < 100] == list(range(7))
+    assert ids() == []

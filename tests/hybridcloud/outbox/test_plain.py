@@ -20,6 +20,7 @@ from .engine import (
     drain_us,
     failures,
     ids,
+    leases,
     listening,
     message,
     parked,
@@ -121,6 +122,22 @@ def test_shards_of_several_scopes_go_by_their_own_policies() -> None:
     ]
 
 
+def test_a_handler_hears_when_its_message_was_added_and_when_it_was_due() -> None:
+    put(Kind.ORDERED, obj=1)
+    late = put(Kind.ORDERED, obj=2)
+    with connections[US].cursor() as cursor:
+        cursor.execute(
+            "UPDATE hybridcloud_celloutbox SET scheduled_for = date_added + interval '1.25 s' "
+            "WHERE id = %s",
+            [late],
+        )
+    rows = list(CellOutbox.objects.using(US).order_by("id"))
+    with listening(Kind.ORDERED) as seen:
+        drain_us()
+    heard = [(each["date_added"], each["scheduled_for"]) for each in seen.messages]
+    assert heard == [(row.date_added, row.scheduled_for) for row in rows]
+
+
 @pytest.mark.rule(8)
 def test_a_drain_whose_time_is_over_still_takes_a_lost_drainers_shard_over() -> None:
     lost, due = put(Kind.ORDERED, shard=1, obj=1), put(Kind.ORDERED, shard=2, obj=2)
@@ -134,3 +151,22 @@ def test_a_drain_whose_time_is_over_still_takes_a_lost_drainers_shard_over() -> 
     with listening(Kind.ORDERED) as seen, assume_silo(SiloMode.CELL, cell="us"):
         Drainer(CellOutbox, US).sweep(budget=0)
     assert seen.objects == [2, 1]
+
+
+@pytest.mark.rule(8)
+def test_a_drain_that_is_asked_to_stop_ends_with_the_shard_and_gives_the_others_back() -> None:
+    for shard in (1, 2, 3):
+        put(Kind.ORDERED, shard=shard, obj=shard)
+    asked: list[bool] = []
+
+    def act(**_: Any) -> None:
+        asked.append(True)
+
+    with (
+        listening(Kind.ORDERED, act=act) as seen,
+        assume_silo(SiloMode.CELL, cell="us"),
+    ):
+        Drainer(CellOutbox, US, stopped=lambda: bool(asked)).sweep()
+    assert seen.objects == [1]
+    assert len(ids()) == 2
+    assert leases() == []
