@@ -28,7 +28,7 @@ HEADERS: Final = 7
 AGE: Final = 8
 FLAGGED: Final = 9
 moment: Final = datetime.fromisoformat
-"""Reads a time as PostgreSQL writes it: three times as fast as psycopg's own way."""
+"""Reads a time as PostgreSQL writes it, in the time zone of the session."""
 _id_of: Final = itemgetter(ID)
 _object_of: Final = itemgetter(CATEGORY, OBJECT)
 
