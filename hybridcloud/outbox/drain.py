@@ -7,6 +7,7 @@ budget is spent. It never runs inside a transaction.
 from __future__ import annotations
 
 from itertools import chain
+from math import inf
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.passes import Pass
 from hybridcloud.outbox.reading import read_all
 from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
+from hybridcloud.outbox.turns import turns_of
 from silos import SiloMode
 
 if TYPE_CHECKING:
@@ -34,7 +36,9 @@ SHARDS_PER_PASS: Final = 256
 SUSPECTS_EVERY: Final = 1.0
 """Seconds after which a drain looks again for shards whose drainer vanished."""
 BUDGET: Final = 30.0
-"""Seconds after which a drain task starts no further pass."""
+"""Seconds after which a drain task begins with no further shard."""
+TURN: Final = 5.0
+"""Seconds of a pass that one shard may take, while others wait."""
 _FIRST_POLL: Final = 0.002
 _LONGEST_POLL: Final = 0.05
 
@@ -63,7 +67,7 @@ class Drainer:
         self._heed_backoff = heed_backoff
         self._raise_failures = raise_failures
         self._stopped = stopped
-        self._deadline = 0.0
+        self._deadline = self._turn = inf
 
     def sweep(
         self,
@@ -76,7 +80,7 @@ class Drainer:
         """Drain due shards, from a cursor on and round, until nothing is due or time is up.
 
         Args:
-            budget: seconds after which no further pass begins; the first one always does.
+            budget: seconds after which no further shard has its turn; the first one always has.
             after: the (scope, identifier) to begin behind, so that several
                 drainers begin at several places.
             most: shards that one pass claims.
@@ -86,25 +90,27 @@ class Drainer:
             How many messages left the outbox, or were tried and failed.
         """
         self.engine.refuse_transaction("a drain")
-        self._deadline = monotonic() + budget
+        self._deadline, self._turn = monotonic() + budget, TURN
+        turns = turns_of(self.engine)
         total = 0
         cursors: dict[str | None, Key] = {}
         look_for_suspects = 0.0
         progress = True
         while progress:
             progress = False
-            for cell in self._targets():
+            for cell in turns.of_cells(self._targets()):
                 horizon = horizon_of(self.engine, cell)
                 if horizon.leads and not whole:
                     moved = self._go_ahead(horizon, cell, most)
                     goes_on = moved > 0
                 else:
-                    cursor = cursors.get(cell, after)
+                    cursor = cursors.get(cell) or turns.last_shard(cell) or after
                     moved, cursors[cell] = self._go_round(horizon, cell, cursor, most)
                     goes_on = moved > 0 or cursors[cell] != cursor
                 total += moved
                 progress = progress or goes_on
                 if self._is_over():
+                    turns.ended_in(cell)
                     break
             # Later than what is due, which has a writer who may wait, but though the time is over: else
             # slow handlers would keep a lost drainer's shards waiting for ever.
@@ -135,14 +141,16 @@ class Drainer:
         leases = self._claim(cell, cursor, most)
         keys = list(leases.keys)
         horizon.claimed(monotonic() - begun, len(keys))
-        moved = 0
+        moved, last = 0, None
         if keys:
             run = self._run(leases, horizon)
             moved = run.moved
+            last = None if run.ended_at is None else run.ended_at[-2:]
             if run.left_some:
                 horizon.left_some()
-        if len(keys) == most:
-            return moved, keys[-1][-2:]
+        turns_of(self.engine).ended_at(cell, last)
+        if last is not None or len(keys) == most:
+            return moved, last or keys[-1][-2:]
         horizon.ended()
         return moved, FIRST
 
@@ -171,7 +179,7 @@ class Drainer:
     def once(self) -> int:
         """Drain each shard that has messages once; in what order is not said."""
         self.engine.refuse_transaction("a drain")
-        self._deadline = monotonic() + BUDGET
+        self._deadline = self._turn = inf
         total = self._take_over()
         for cell in self._targets():
             cursor: Key | None = FIRST
@@ -209,6 +217,9 @@ class Drainer:
             heed_backoff=self._heed_backoff,
             known=known,
             stopped=self._stopped,
+            # A lost drainer's shard has a turn though the time is over.
+            deadline=inf if leases.suspect else self._deadline,
+            turn=self._turn,
         )
         run.run()
         if horizon:
@@ -318,6 +329,7 @@ def _drain_known(
             read=read_all(bound),
             raise_failures=True,
             heed_backoff=False,
+            turn=max(0.0, deadline - monotonic()),
         )
         leases = None
         if not run.run():

@@ -8,6 +8,7 @@ only after its handler returned (rule 2), by its exact id (rule 1).
 from __future__ import annotations
 
 import json
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,11 +66,14 @@ class Pass:
         heed_backoff: leave alone what waits for its next try.
         known: shards with the id up to which nothing of them is left.
         stopped: asked before each shard: what is left then is given back unhandled.
+        deadline: by the monotonic clock; behind it no shard has its turn but the first.
+        turn: seconds after which a shard leaves the rest to a later pass.
 
     Attributes:
         emptied: shards of which everything was read, handled and deleted.
-        left_some: whether a shard has more than the pass read.
+        left_some: whether a shard has more than the pass handled.
         newest_read: the newest id that it read; 0: none.
+        ended_at: the last shard that had its turn; None: all had.
     """
 
     def __init__(
@@ -84,6 +88,8 @@ class Pass:
         heed_backoff: bool = True,
         known: Mapping[Key, int] = NOTHING_KNOWN,
         stopped: Callable[[], bool] = _never,
+        deadline: float = inf,
+        turn: float = inf,
     ) -> None:
         self.engine = engine
         self.leases = leases
@@ -98,6 +104,9 @@ class Pass:
         self.routes: dict[int, Route] = {}
         self._known = known
         self.stopped = stopped
+        self.deadline = deadline
+        self.turn = turn
+        self.ended_at: Key | None = None
         self.freed: list[Freed] = []
         self.moved = 0
         self.newest_read = 0
@@ -150,11 +159,27 @@ class Pass:
 
     def _drain_all(self, shards: list[Shard]) -> None:
         at = 0
-        while at < len(shards) and not self.stopped():
+        while at < len(shards) and not self._is_over(at):
             at, begun = handle_in_a_row(self, shards, at)
-            if at < len(shards) and not self.stopped():
-                self._drain(shards[at], begun)
+            if at == len(shards) or (begun is None and self._is_over(at)):
+                break
+            self._drain(shards[at], begun)
             at += 1
+        if at < len(shards):
+            self.left_some = True
+            self.ended_at = shards[at - 1].key if at else None
+
+    def _is_over(self, at: int) -> bool:
+        return self.stopped() or (at > 0 and monotonic() > self.deadline)
+
+    def turn_ends(self, now: float) -> float:
+        """Say when the turn of a shard ends that begins now."""
+        return min(now + self.turn, self.deadline)
+
+    def cut(self, shard: Shard) -> None:
+        """Leave the rest of a shard, whose turn is over, to a later pass."""
+        shard.is_whole = False
+        self.left_some = True
 
     def _drain(self, shard: Shard, begun: Begun | None) -> None:
         """Drain a shard with all that may be out of the ordinary, or the rest of one."""
@@ -169,8 +194,12 @@ class Pass:
             if self.leases.suspect and not self._settle_crash(shard, groups):
                 return
         stopped = self._stopped_in(shard) if self.switches.categories else _NOTHING
-        for group in groups:
+        ends = self.turn_ends(monotonic())
+        for left, group in zip(range(len(groups) - 1, -1, -1), groups, strict=True):
             goes_on = goes_on and self._step(shard, group, stopped)
+            if goes_on and left and monotonic() > ends:
+                self.cut(shard)
+                goes_on = False
         if goes_on:
             self.went_through(shard)
 

@@ -62,12 +62,13 @@ def _handle(
     for position in range(at, len(shards)):
         shard = shards[position]
         key, most = shard.key, shard.policy.ack
-        if _needs_a_closer_look(run, shard):
+        if now > run.deadline or _needs_a_closer_look(run, shard):
             return position, None
         batch.begin(now)
         leases.handler_timeout = shard.policy.handler_timeout
         send = signal.send if len(key) < 3 else partial(signal.send, cell_name=key[0])
         newest, larger = groups = shard.groups()
+        ends = run.turn_ends(now)
         for index, message in enumerate(newest):
             _, message_id, category, each, payload, due, added, headers, age, _ = message
             route = routes.get(category) or run.route(category)
@@ -105,8 +106,10 @@ def _handle(
                 batch.flush()
                 now = monotonic()
                 batch.begin(now)
-        if shard.is_whole:
-            run.emptied.append(key)
+                if now > ends and message is not newest[-1]:
+                    run.cut(shard)
+                    return position, Begun((), goes_on=False)
+        run.went_through(shard)
     return len(shards), None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hybridcloud.outbox.claimed import Shard, shards_of
@@ -61,6 +61,7 @@ def read_shards(
     if flagged:
         exact = _read_flagged(engine, flagged, read)
         shards = [shard for shard in shards if not shard.touched] + exact
+        shards.sort(key=attrgetter("key"))
     if name == "fetch":
         for shard in shards:
             shard.is_whole = len(shard.messages) < params["most"]

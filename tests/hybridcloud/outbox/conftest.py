@@ -17,6 +17,9 @@ ALIASES = ["control", "cell_us", "cell_eu"]
 @pytest.fixture
 def committed(transactional_db: None) -> None:
     """Use real commits in all silos: for tests with several connections."""
+    from hybridcloud.outbox import turns
+
+    turns.forget()
 
 
 @pytest.fixture

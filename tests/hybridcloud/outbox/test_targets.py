@@ -33,10 +33,10 @@ def send(*cells: str, shard: int = 1, obj: int = 1) -> None:
             message.save(using=CONTROL)
 
 
-def drain() -> int:
+def drain(**more: Any) -> int:
     """Drain control's outbox as a task does."""
     with assume_silo(SiloMode.CONTROL):
-        return Drainer(ControlOutbox, CONTROL).sweep()
+        return Drainer(ControlOutbox, CONTROL).sweep(**more)
 
 
 @contextmanager
@@ -67,6 +67,15 @@ def test_each_cell_gets_its_own_message() -> None:
         drain()
     assert sorted(calls) == [("eu", 1), ("us", 1)]
     assert left() == []
+
+
+def test_a_drain_without_time_for_all_goes_on_with_the_cells_that_had_no_turn() -> None:
+    send("us", "eu", shard=1, obj=1)
+    send("us", "eu", shard=2, obj=2)
+    with listening() as calls:
+        for _ in range(4):
+            drain(budget=0)
+    assert calls == [("eu", 1), ("us", 1), ("eu", 2), ("us", 2)]
 
 
 @pytest.mark.rule(5)

@@ -1,0 +1,111 @@
+"""More to do than time: no shard and no cell has all of it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hybridcloud import hooks
+from hybridcloud.outbox import CellOutbox, batch, drain
+from hybridcloud.outbox.drain import Drainer
+from hybridcloud.outbox.turns import Turns
+from silos import SiloMode, assume_silo
+
+from .engine import US, Kind, drain_us, ids, leases, listening, message, put, write
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+
+class Watcher(hooks.Hooks):
+    """Somebody who watches each handler: so each group is looked at closely."""
+
+    def before_handler(self, call: Any) -> None:
+        """See it."""
+
+
+@pytest.fixture(autouse=True)
+def _acknowledged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each handler seem slow: the time is looked at when messages are acknowledged."""
+    monkeypatch.setattr(batch, "LONGEST_UNACKNOWLEDGED", 0.0)
+
+
+@pytest.fixture(params=["in a row", "looked at closely"])
+def way(request: pytest.FixtureRequest) -> AbstractContextManager[object]:
+    return nullcontext() if request.param == "in a row" else hooks.installed(Watcher())
+
+
+def sweep(budget: float) -> None:
+    with assume_silo(SiloMode.CELL, cell="us"):
+        Drainer(CellOutbox, US).sweep(budget=budget)
+
+
+@pytest.mark.usefixtures("committed")
+class TestShards:
+    def test_a_shard_whose_turn_is_over_lets_the_others_have_theirs(
+        self, monkeypatch: pytest.MonkeyPatch, way: AbstractContextManager[object]
+    ) -> None:
+        monkeypatch.setattr(drain, "TURN", 0.0)
+        write(*(message(Kind.ORDERED, 1, obj=n) for n in (11, 12, 13)))
+        write(*(message(Kind.ORDERED, 2, obj=n) for n in (21, 22)))
+        put(Kind.ORDERED, 3, obj=31)
+        with listening(Kind.ORDERED) as seen, way:
+            drain_us()
+        assert seen.objects == [11, 21, 31, 12, 22, 13]
+        assert (ids(), leases()) == ([], [])
+
+    def test_a_drain_goes_on_behind_the_shards_that_had_their_turn_in_the_last_one(
+        self, way: AbstractContextManager[object]
+    ) -> None:
+        write(*(message(Kind.ORDERED, 1, obj=n) for n in (11, 12)))
+        put(Kind.ORDERED, 2, obj=21)
+        put(Kind.ORDERED, 3, obj=31)
+        with listening(Kind.ORDERED) as seen, way:
+            for _ in range(4):
+                sweep(budget=0)
+        assert seen.objects == [11, 21, 31, 12]
+        assert (ids(), leases()) == ([], [])
+
+    def test_a_shard_that_is_looked_at_closely_has_its_turn_in_the_order_of_all(self) -> None:
+        """Else it would be the last of each pass, and of one that is cut it would never be."""
+        failing = write(message(Kind.BY_OBJECT, 1, obj=1))
+        for shard in (1, 2, 3):
+            write(message(Kind.BY_OBJECT, shard, obj=10 + shard))
+
+        def act(*, object_identifier: int, **_: Any) -> None:
+            if object_identifier == 1:
+                raise LookupError
+
+        with listening(Kind.BY_OBJECT, act=act) as seen:
+            sweep(budget=0)
+            sweep(budget=60)
+            assert seen.objects == [1, 12, 13, 11]
+            write(*(message(Kind.BY_OBJECT, shard, obj=10 + shard) for shard in (1, 2)))
+            seen.calls.clear()
+            sweep(budget=60)
+        assert seen.objects == [11, 12]
+        assert len(failing) == 1
+
+    def test_a_direct_drain_is_not_cut_while_it_has_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(drain, "TURN", 0.0)
+        made = message(Kind.ORDERED, 1, obj=1)
+        write(made, *(message(Kind.ORDERED, 1, obj=n) for n in (2, 3)))
+        with listening(Kind.ORDERED) as seen, assume_silo(SiloMode.CELL, cell="us"):
+            made.drain_shard(flush_all=False)
+        assert seen.objects == [1, 2, 3]
+
+
+def test_cells_have_their_turns_one_after_another() -> None:
+    known = Turns()
+    cells = ["de", "eu", "us"]
+    assert known.of_cells(cells) == cells
+    known.ended_in("de")
+    assert known.of_cells(cells) == ["eu", "us", "de"]
+    known.ended_in("us")
+    assert known.of_cells(cells) == cells
+    known.ended_in("gone")
+    assert known.of_cells(cells) == cells
