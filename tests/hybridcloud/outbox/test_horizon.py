@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections, transaction
 
-from hybridcloud.outbox import CellOutbox, horizon, outbox_context, reading
+from hybridcloud.outbox import CellOutbox, batch, drain, horizon, outbox_context, reading
 from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import Leases
+from hybridcloud.outbox.drain import Drainer
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.signals import RetryLater
 from hybridcloud.outbox.statements import Engine
@@ -294,4 +295,23 @@ def test_a_deep_shard_is_neither_passed_by_nor_taken_for_empty(
         drain_us()
         assert known().leads
     assert [each for each in seen.objects if each < 100] == list(range(7))
+    assert ids() == []
+
+
+@pytest.mark.rule(5)
+@pytest.mark.parametrize(("deep", "budget"), [(3, 60), (1, 0)])
+def test_what_had_no_turn_is_not_passed_by(
+    monkeypatch: pytest.MonkeyPatch, deep: int, budget: float
+) -> None:
+    """Whether a shard's turn was over, or the time of the drain."""
+    monkeypatch.setattr(drain, "TURN", 0.0)
+    monkeypatch.setattr(batch, "LONGEST_UNACKNOWLEDGED", 0.0)
+    learn()
+    write(*(message(Kind.ORDERED, 1, obj=n) for n in range(deep)))
+    put(Kind.ORDERED, 2, obj=100)
+    with listening(Kind.ORDERED) as seen, assume_silo(SiloMode.CELL, cell="us"):
+        Drainer(CellOutbox, US).sweep(budget=budget)
+        Drainer(CellOutbox, US).sweep(budget=60)
+        assert known().leads
+    assert sorted(seen.objects) == [*range(deep), 100]
     assert ids() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,15 +89,24 @@ class TestShards:
         assert seen.objects == [11, 12]
         assert len(failing) == 1
 
-    def test_a_direct_drain_is_not_cut_while_it_has_time(
-        self, monkeypatch: pytest.MonkeyPatch
+    def test_a_direct_drain_ends_in_time(
+        self, monkeypatch: pytest.MonkeyPatch, way: AbstractContextManager[object]
     ) -> None:
-        monkeypatch.setattr(drain, "TURN", 0.0)
+        monkeypatch.setattr(drain, "BUDGET", 0.05)
         made = message(Kind.ORDERED, 1, obj=1)
         write(made, *(message(Kind.ORDERED, 1, obj=n) for n in (2, 3)))
-        with listening(Kind.ORDERED) as seen, assume_silo(SiloMode.CELL, cell="us"):
-            made.drain_shard(flush_all=False)
-        assert seen.objects == [1, 2, 3]
+        begun = monotonic()
+
+        def act(**_: Any) -> None:
+            while monotonic() < begun + 0.1:
+                pass
+
+        with listening(Kind.ORDERED, act=act) as seen, way:
+            begun = monotonic()
+            with assume_silo(SiloMode.CELL, cell="us"):
+                made.drain_shard(flush_all=True)
+        assert seen.objects == [1]
+        assert (len(ids()), leases()) == (2, [])
 
 
 def test_cells_have_their_turns_one_after_another() -> None:
