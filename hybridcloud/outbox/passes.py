@@ -172,9 +172,9 @@ class Pass:
     def _is_over(self, at: int) -> bool:
         return self.stopped() or (at > 0 and monotonic() > self.deadline)
 
-    def turn_ends(self, now: float) -> float:
-        """Say when the turn of a shard ends that begins now."""
-        return min(now + self.turn, self.deadline)
+    def turn_is_over(self, began: float, now: float) -> bool:
+        """Say whether a shard whose turn began then leaves the rest of its messages."""
+        return now - began > self.turn or now > self.deadline
 
     def cut(self, shard: Shard) -> None:
         """Leave the rest of a shard, whose turn is over, to a later pass."""
@@ -194,10 +194,10 @@ class Pass:
             if self.leases.suspect and not self._settle_crash(shard, groups):
                 return
         stopped = self._stopped_in(shard) if self.switches.categories else _NOTHING
-        ends = self.turn_ends(monotonic())
+        began = monotonic()
         for left, group in zip(range(len(groups) - 1, -1, -1), groups, strict=True):
             goes_on = goes_on and self._step(shard, group, stopped)
-            if goes_on and left and monotonic() > ends:
+            if goes_on and left and self.turn_is_over(began, monotonic()):
                 self.cut(shard)
                 goes_on = False
         if goes_on:

@@ -51,7 +51,9 @@ def handle_in_a_row(run: Pass, shards: Sequence[Shard], at: int) -> tuple[int, B
     if _is_watched(run):
         return at, None
     with causation.beginning() as begin:
-        return _handle(run, shards, at, begin)
+        position, begun = _handle(run, shards, at, begin)
+    run.emptied += [shard.key for shard in shards[at:position] if shard.is_whole]
+    return position, begun
 
 
 def _handle(
@@ -68,7 +70,7 @@ def _handle(
         leases.handler_timeout = shard.policy.handler_timeout
         send = signal.send if len(key) < 3 else partial(signal.send, cell_name=key[0])
         newest, larger = groups = shard.groups()
-        ends = run.turn_ends(now)
+        began = now
         for index, message in enumerate(newest):
             _, message_id, category, each, payload, due, added, headers, age, _ = message
             route = routes.get(category) or run.route(category)
@@ -106,10 +108,9 @@ def _handle(
                 batch.flush()
                 now = monotonic()
                 batch.begin(now)
-                if now > ends and message is not newest[-1]:
+                if run.turn_is_over(began, now) and message is not newest[-1]:
                     run.cut(shard)
                     return position, Begun((), goes_on=False)
-        run.went_through(shard)
     return len(shards), None
 
 
