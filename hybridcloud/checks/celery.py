@@ -10,7 +10,8 @@ from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox import tasks
-from hybridcloud.outbox.drain import BUDGET
+from hybridcloud.outbox.category import all_scopes
+from hybridcloud.outbox.drain import BUDGET, TURN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,6 +88,19 @@ def _early_acknowledgements(app: Celery) -> Iterator[CheckMessage]:
             )
 
 
+def _longest_drain() -> float:
+    """Return the seconds that a drain task takes at most: what is due, then one shard of a lost drainer's.
+
+    Raises:
+        ConfigurationError: the settings are not valid.
+    """
+    slowest = max(
+        settings().handler_timeout,
+        *(scope.policy.handler_timeout or 0.0 for scope in all_scopes()),
+    )
+    return BUDGET + slowest + TURN + slowest
+
+
 def _short_visibility(app: Celery) -> Iterator[CheckMessage]:
     transport = str(app.conf.broker_url or "").partition(":")[0]
     if transport not in _VISIBILITY:
@@ -94,7 +108,7 @@ def _short_visibility(app: Celery) -> Iterator[CheckMessage]:
     given = (app.conf.broker_transport_options or {}).get("visibility_timeout")
     timeout = _VISIBILITY[transport] if given is None else given
     try:
-        longest = BUDGET + settings().handler_timeout
+        longest = _longest_drain()
     except ConfigurationError:
         # Another check reports it.
         return

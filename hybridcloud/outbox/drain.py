@@ -6,7 +6,7 @@ budget is spent. It never runs inside a transaction.
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, count
 from math import inf
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
@@ -76,6 +76,7 @@ class Drainer:
         after: Key = FIRST,
         most: int = SHARDS_PER_PASS,
         whole: bool = False,
+        rounds: int | None = None,
     ) -> int:
         """Drain due shards, from a cursor on and round, until nothing is due or time is up.
 
@@ -85,6 +86,7 @@ class Drainer:
                 drainers begin at several places.
             most: shards that one pass claims.
             whole: look at everything, also where going ahead by ids would do (`Horizon`).
+            rounds: passes for each target after which it ends; None: until nothing is due.
 
         Returns:
             How many messages left the outbox, or were tried and failed.
@@ -95,8 +97,7 @@ class Drainer:
         total = 0
         cursors: dict[str | None, Key] = {}
         look_for_suspects = 0.0
-        progress = True
-        while progress:
+        for number in count(1):
             progress = False
             for cell in turns.of_cells(self._targets()):
                 horizon = horizon_of(self.engine, cell)
@@ -119,14 +120,19 @@ class Drainer:
                 total += moved
                 progress = progress or moved > 0
                 look_for_suspects = monotonic() + SUSPECTS_EVERY
-            if self._is_over():
-                return total
-            if not progress and self._heed_backoff:
-                progress = bool(bring_back(self.engine, kill_switches.current()))
-                if progress:
-                    for cell in self._targets():
-                        horizon_of(self.engine, cell).look_again()
+            if self._is_over() or number == rounds:
+                break
+            if not progress and not (self._heed_backoff and self._brought_back()):
+                break
         return total
+
+    def _brought_back(self) -> bool:
+        """Bring back what was parked and is due; say whether anything was."""
+        if not bring_back(self.engine, kill_switches.current()):
+            return False
+        for cell in self._targets():
+            horizon_of(self.engine, cell).look_again()
+        return True
 
     def _is_over(self) -> bool:
         return monotonic() > self._deadline or self._stopped()

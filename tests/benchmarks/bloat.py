@@ -58,9 +58,9 @@ def _run(seconds: float) -> tuple[list[float], list[float]]:
         ):
             while (at := time.perf_counter() - begin) < seconds:
                 sixth = min(_SIXTHS - 1, int(at / seconds * _SIXTHS))
-                # One pass, over all shards: without an end to its time a sweep would go on as long as
-                # messages come, and the capacity could never be more than the writer's rate.
-                count = drainer.sweep(budget=0)
+                # One pass, over all shards: else a sweep would go on as long as messages come, and the
+                # capacity could never be more than the writer's rate.
+                count = drainer.sweep(rounds=1)
                 busy[sixth] += time.perf_counter() - begin - at
                 moved[sixth] += count
                 time.sleep(_PAUSE)

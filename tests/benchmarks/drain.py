@@ -23,7 +23,8 @@ PROCRASTINATE_10: Final = Peer("run_procrastinate", (("concurrency", 10),))
 PGQUEUER: Final = Peer("run_pgqueuer", (("batch_size", 100),))
 RELIABLE: Final = Peer("run_reliable_outbox", (("batch_size", 100),))
 
-_SLOW: Final = 1000
+_SLOW: Final = 500
+"""Messages for those that would take minutes for all of a shape."""
 _HOT_KEY: Final = 400
 """django-reliable-outbox is quadratic in the depth of a key; with more it would not end in time."""
 
@@ -36,9 +37,9 @@ class DurableOurs(Ours):
             super().drain()
 
 
-def _engines(shape: Shape, *, quick: bool) -> dict[str, tuple[Engine, Shape]]:
+def _engines(shape: Shape) -> dict[str, tuple[Engine, Shape]]:
     """Return the engines for a shape with no-op handlers, each with as many messages as it can take."""
-    slow = shape.at_most(500 if quick else _SLOW)
+    slow = shape.at_most(_SLOW)
     hot = shape.shards == 1
     repeated = shape.objects < shape.messages
     found: dict[str, tuple[Engine, Shape]] = {
@@ -68,9 +69,10 @@ def measure(*, runs: int, quick: bool) -> Results:
         "Of messages on 10 objects each removed one counts; the peers do not coalesce.",
     ]
     for shape in shapes.ALL:
-        _measure_shape(results, shape, runs=runs, quick=quick)
+        _measure_shape(results, shape, runs=runs)
+    _measure_overhead(results, runs=runs)
     _measure_depth(results, runs=runs)
-    _measure_single(results, runs=runs, quick=quick)
+    _measure_single(results, runs=runs)
     _measure_waiting(results, runs=runs, quick=quick)
     workers.measure(results, runs=runs)
     peers.drop_database()
@@ -78,8 +80,8 @@ def measure(*, runs: int, quick: bool) -> Results:
     return results
 
 
-def _measure_shape(results: Results, shape: Shape, *, runs: int, quick: bool) -> None:
-    engines = _engines(shape, quick=quick)
+def _measure_shape(results: Results, shape: Shape, *, runs: int) -> None:
+    engines = _engines(shape)
     candidates = {
         name: partial(engine.rate, own, handler_ms=0) for name, (engine, own) in engines.items()
     }
@@ -87,6 +89,18 @@ def _measure_shape(results: Results, shape: Shape, *, runs: int, quick: bool) ->
         candidates, runs=runs, tell=lambda what: tell(f"{shape.name}: {what}")
     ).items():
         results.add(f"{shape.name}/{name}", measured, "messages/s", count=engines[name][1].count)
+
+
+def _measure_overhead(results: Results, *, runs: int) -> None:
+    """Measure the engine and the raw loop by turns of one: their difference is smaller than a drift of minutes."""
+    for shape in (shapes.MANY_SHARDS, shapes.HOT_SHARD, shapes.SQUARE):
+        measured = alternate(
+            {"ours": partial(Ours().rate, shape), "raw loop": partial(RawLoop().rate, shape)},
+            runs=max(runs, 9),
+            tell=lambda what, s=shape: tell(f"{s.name}, by turns: {what}"),
+        )
+        for name, each in measured.items():
+            results.add(f"{shape.name}, by turns/{name}", each, "messages/s", count=shape.count)
 
 
 def _measure_depth(results: Results, *, runs: int) -> None:
@@ -104,14 +118,15 @@ def _measure_depth(results: Results, *, runs: int) -> None:
         results.add(f"hot shard of {name}/ours", each, "messages/s", count=int(name))
 
 
-def _measure_single(results: Results, *, runs: int, quick: bool) -> None:
+def _measure_single(results: Results, *, runs: int) -> None:
     """Measure one acknowledgement a message, on one hot shard."""
-    shape, slow = shapes.HOT_SHARD.at_most(3000), shapes.HOT_SHARD.at_most(500 if quick else _SLOW)
+    shape, slow = shapes.HOT_SHARD.at_most(3000), shapes.HOT_SHARD.at_most(_SLOW)
     engines: dict[str, tuple[Engine, Shape]] = {
         "ack=1": (Ours(Category.ACKNOWLEDGED), shape),
         "ack=1, durable": (DurableOurs(Category.ACKNOWLEDGED), shape),
         "atomic": (Ours(Category.ATOMIC), slow),
         "raw loop, ack=1": (RawLoop(ack=1), shape),
+        "raw loop, ack=1, durable": (RawLoop(ack=1, durable=True), shape),
         "per message": (PerMessage(), slow),
     }
     candidates = {name: partial(e.rate, own, handler_ms=0) for name, (e, own) in engines.items()}
@@ -188,8 +203,11 @@ def _compare(results: Results) -> None:
     )
     results.compare("ack=1, relaxed", "the same, flushed later", alone["ack=1"] / slow)
     results.compare("atomic", "atomic scope over per message", alone["atomic"] / slow)
+    floor = results.median("each alone/raw loop, ack=1, durable")
+    results.compare("ack=1, raw", "the same, the raw loop over per message", floor / slow)
     for shape in ("10000x1", "1x10000", "100x100"):
-        overhead = 1e6 / results.median(f"{shape}/ours") - 1e6 / results.median(f"{shape}/raw loop")
+        ours, raw = (results.median(f"{shape}, by turns/{who}") for who in ("ours", "raw loop"))
+        overhead = 1e6 / ours - 1e6 / raw
         results.compare(
             f"overhead {shape}", f"{shape}: µs a message beyond the raw loop", overhead, most=12
         )

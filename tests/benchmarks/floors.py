@@ -46,6 +46,7 @@ SELECT k.n, m.id, m.category, m.object_identifier, m.payload::text
  CROSS JOIN LATERAL (SELECT * FROM {OUTBOX} o WHERE (o.shard_scope, o.shard_identifier) = (k.s, k.i)
                       ORDER BY o.id LIMIT %s) m
 """
+_ACKNOWLEDGE_DURABLY = f"DELETE FROM {OUTBOX} WHERE id = ANY(%s)"
 _ACKNOWLEDGE = f"""
 WITH r AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true) v)
 DELETE FROM {OUTBOX} USING r WHERE id = ANY(%s) AND r.v IS NOT NULL
@@ -59,8 +60,9 @@ DELETE FROM hybridcloud_celllease l USING unnest(%s::integer[], %s::bigint[]) k(
 class RawLoop:
     """The statements of a pass and one signal a group, with nothing around them."""
 
-    def __init__(self, *, ack: int = _ACK) -> None:
+    def __init__(self, *, ack: int = _ACK, durable: bool = False) -> None:
         self.ack = ack
+        self._acknowledge = _ACKNOWLEDGE_DURABLY if durable else _ACKNOWLEDGE
 
     def rate(self, shape: Shape, *, handler_ms: float = 0) -> float:
         Ours().fill(shape)
@@ -111,10 +113,10 @@ class RawLoop:
             )
             ids += own
             if len(ids) >= self.ack:
-                connection.execute(_ACKNOWLEDGE, (sorted(ids),))
+                connection.execute(self._acknowledge, (sorted(ids),))
                 ids = []
         if ids:
-            connection.execute(_ACKNOWLEDGE, (sorted(ids),))
+            connection.execute(self._acknowledge, (sorted(ids),))
         connection.execute(_RELEASE, (scopes, shards))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery, current_app
 
+from hybridcloud.checks import celery as celery_checks
 from hybridcloud.checks.celery import check_beat_schedule, check_delivery
+from hybridcloud.outbox.policy import Policy
 from hybridcloud.outbox.tasks import beat_schedule, drain_outbox_shards, enqueue_outbox_jobs
 
 if TYPE_CHECKING:
@@ -99,7 +102,7 @@ def test_w022_a_task_that_is_acknowledged_early(make_app: Callable[..., Celery])
 @pytest.mark.parametrize(
     ("conf", "timeout"),
     [
-        ({"broker_transport_options": {"visibility_timeout": 630}}, "630"),
+        ({"broker_transport_options": {"visibility_timeout": 1235}}, "1235"),
         ({"broker_url": "sqs://", "broker_transport_options": {"visibility_timeout": 60}}, "60"),
     ],
 )
@@ -111,7 +114,7 @@ def test_w022_a_visibility_timeout_below_what_a_drain_may_take(
     assert found(check_delivery) == [
         (
             "hybridcloud.W022",
-            f"The broker hands a task out again after {timeout} s, and a drain may take 630 s.",
+            f"The broker hands a task out again after {timeout} s, and a drain may take 1235 s.",
         )
     ]
 
@@ -119,7 +122,7 @@ def test_w022_a_visibility_timeout_below_what_a_drain_may_take(
 @pytest.mark.parametrize(
     "conf",
     [
-        {"broker_transport_options": {"visibility_timeout": 631}},
+        {"broker_transport_options": {"visibility_timeout": 1236}},
         {"broker_url": "amqp://", "broker_transport_options": {"visibility_timeout": 1}},
     ],
 )
@@ -137,3 +140,14 @@ def test_w022_counts_the_default_of_redis(
     settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "HANDLER_TIMEOUT": 4000}
     make_app()
     assert [identifier for identifier, _ in found(check_delivery)] == ["hybridcloud.W022"]
+
+
+def test_w022_counts_the_scope_whose_handlers_may_take_longest(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_app()
+    assert check_delivery() == []
+    slow = SimpleNamespace(policy=Policy(handler_timeout=1800))
+    monkeypatch.setattr(celery_checks, "all_scopes", lambda: (slow,))
+    ((_, text),) = found(check_delivery)
+    assert "may take 3635 s" in text

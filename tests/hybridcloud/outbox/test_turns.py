@@ -89,6 +89,19 @@ class TestShards:
         assert seen.objects == [11, 12]
         assert len(failing) == 1
 
+    def test_a_drain_of_one_round_leaves_what_came_meanwhile(self) -> None:
+        put(Kind.ORDERED, 1, obj=1)
+
+        def act(*, object_identifier: int, **_: Any) -> None:
+            if object_identifier < 3:
+                put(Kind.ORDERED, 1, obj=object_identifier + 1)
+
+        with listening(Kind.ORDERED, act=act) as seen, assume_silo(SiloMode.CELL, cell="us"):
+            Drainer(CellOutbox, US).sweep(rounds=1)
+            assert seen.objects == [1]
+            Drainer(CellOutbox, US).sweep()
+        assert seen.objects == [1, 2, 3]
+
     def test_a_direct_drain_ends_in_time(
         self, monkeypatch: pytest.MonkeyPatch, way: AbstractContextManager[object]
     ) -> None:
