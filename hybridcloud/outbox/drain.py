@@ -38,7 +38,7 @@ SUSPECTS_EVERY: Final = 1.0
 BUDGET: Final = 30.0
 """Seconds after which a drain task begins with no further shard."""
 TURN: Final = 5.0
-"""Seconds of a pass that one shard may take, while others wait."""
+"""Seconds of a pass after which a shard leaves the rest of its messages, so that others have their turn."""
 _FIRST_POLL: Final = 0.002
 _LONGEST_POLL: Final = 0.05
 

@@ -137,7 +137,9 @@ class ProducingModel(models.Model):
         if is_triggered(type(self)) and not args and is_outermost():
             # As nearly always; what goes before the save elsewhere has nothing to do.
             super().save(**kwargs)
-            wake(type(self), str(self._state.db), flush=self.default_flush)
+            if self._state.db is not None:
+                # Else another class's save() saved nothing.
+                wake(type(self), self._state.db, flush=self.default_flush)
             return
         # Before Django 6 these may come by position: force_insert, force_update, using.
         using = args[2] if len(args) > 2 else kwargs.get("using")

@@ -204,7 +204,7 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     # Never a plain join: planned for one row, as nested loops, it would be kept for ten thousand.
     joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"
     return {
-        # New rows come in the order in which their ids were drawn; a sort of one costs as much as its message.
+        # New rows come in the order in which their ids were drawn; to sort one is a third of its message's cost.
         "insert": _body(model, "hc_new AS n", message("n", "n", 1, mine), ordered=fans_out),
         "update": _body(model, joined, *updated),
         "delete": _body(model, "hc_old AS o", message("o", "o", 1, every)),

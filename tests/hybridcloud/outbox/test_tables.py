@@ -54,6 +54,12 @@ def test_the_engines_plans_are_pinned_for_its_own_statements_alone(setting: str)
         assert cursor.fetchone() == ("on",)
 
 
+@pytest.mark.parametrize("setting", ["enable_seqscan", "enable_bitmapscan"])
+def test_rows_are_found_by_their_ids_whatever_the_statistics_say(setting: str) -> None:
+    engine = Engine(CellOutbox, "cell_us")
+    assert engine.run([f"SHOW {setting}"], {}, by_id=True) == [("off",)]
+
+
 def test_a_cell_has_no_table_of_control() -> None:
     with connections["cell_us"].cursor() as cursor:
         names = connections["cell_us"].introspection.table_names(cursor)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import call_command
 from django.db import ProgrammingError, connections, transaction
+from django.db.models import Model
 from django.test.utils import CaptureQueriesContext
 
 from hybridcloud import causation
@@ -332,6 +333,29 @@ def test_the_check_finds_what_differs_and_installing_heals_it(
     with recorded() as seen:
         bead(1).delete()
     assert seen == [told(1), told(1)]
+
+
+def test_a_table_that_went_to_another_schema_is_found_and_installing_follows_it() -> None:
+    with transaction.atomic(using=US):
+        sql("CREATE SCHEMA elsewhere")
+        sql("ALTER TABLE hybridcloud_celloutbox SET SCHEMA elsewhere")
+        sql("SET LOCAL search_path TO public, elsewhere")
+        assert any("another body" in each for each in differences(Bead, US))
+        install(US, [Bead])
+        assert differences(Bead, US) == []
+        with recorded() as seen:
+            bead(1)
+        assert seen == [told(1)]
+        transaction.set_rollback(True, using=US)
+    assert differences(Bead, US) == []
+
+
+def test_a_save_that_another_class_left_out_wakes_nobody(
+    kicks: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "save", lambda *_, **__: None)
+    Bead(id=1, box_id=1).save()
+    assert kicks == []
 
 
 def test_the_triggers_of_a_model_that_left_the_mode_are_dropped(

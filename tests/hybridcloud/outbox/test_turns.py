@@ -71,7 +71,7 @@ class TestShards:
 
     def test_a_shard_that_is_looked_at_closely_has_its_turn_in_the_order_of_all(self) -> None:
         """Else it would be the last of each pass, and of one that is cut it would never be."""
-        failing = write(message(Kind.BY_OBJECT, 1, obj=1))
+        put(Kind.BY_OBJECT, 1, obj=1)
         for shard in (1, 2, 3):
             write(message(Kind.BY_OBJECT, shard, obj=10 + shard))
 
@@ -87,7 +87,6 @@ class TestShards:
             seen.calls.clear()
             sweep(budget=60)
         assert seen.objects == [11, 12]
-        assert len(failing) == 1
 
     def test_a_drain_of_one_round_leaves_what_came_meanwhile(self) -> None:
         put(Kind.ORDERED, 1, obj=1)
@@ -112,7 +111,7 @@ class TestShards:
 
         def act(**_: Any) -> None:
             while monotonic() < begun + 0.1:
-                pass
+                pass  # longer than the drain's time, from before it began
 
         with listening(Kind.ORDERED, act=act) as seen, way:
             begun = monotonic()
