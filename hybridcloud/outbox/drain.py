@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from itertools import chain, count
 from math import inf
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from django.db import DatabaseError, router
-
-from hybridcloud import hooks
-from hybridcloud.conf import settings
-from hybridcloud.errors import OutboxDatabaseError
 from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import FIRST, Leases
 from hybridcloud.outbox.horizon import NOTHING_KNOWN, ROWS, Horizon, horizon_of
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.passes import Pass
-from hybridcloud.outbox.reading import read_all
-from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
+from hybridcloud.outbox.statements import Engine, Key
 from hybridcloud.outbox.turns import turns_of
 from silos import SiloMode
 
@@ -30,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from hybridcloud.outbox.models import OutboxBase
-    from hybridcloud.outbox.switches import Switches
 
 SHARDS_PER_PASS: Final = 256
 SUSPECTS_EVERY: Final = 1.0
@@ -39,8 +32,6 @@ BUDGET: Final = 30.0
 """Seconds after which a drain task begins with no further shard."""
 TURN: Final = 5.0
 """Seconds of a pass after which a shard leaves the rest of its messages, so that others have their turn."""
-_FIRST_POLL: Final = 0.002
-_LONGEST_POLL: Final = 0.05
 
 
 class Drainer:
@@ -164,11 +155,7 @@ class Drainer:
         """Drain the shards of the next messages behind what was passed; return how many messages moved."""
         switches = kill_switches.current()
         rows = self.engine.query("ahead", {"cell": cell, "passed": horizon.passed, "most": ROWS})
-        keys = [
-            key
-            for key in dict.fromkeys(row[:-1] for row in rows)
-            if not is_off(self.engine, switches, key)
-        ]
+        keys = [key for key in dict.fromkeys(row[:-1] for row in rows) if not switches.stops(key)]
         moved, left_some = 0, False
         for at in range(0, len(keys), most):
             if at and self._is_over():
@@ -262,106 +249,3 @@ class Drainer:
             return [None]
         cells = chain.from_iterable(self.engine.query("cells", {}))
         return [cell for cell in cells if not kill_switches.is_cell_stopped(switches, cell)]
-
-
-def drain_outbox(
-    outbox: type[OutboxBase],
-    *,
-    alias: str,
-    ignore_backoff: bool = False,
-    include_delayed: bool = False,
-    raise_failures: bool = False,
-) -> int:
-    """Drain each shard of an outbox table once; for tests and for upgrades.
-
-    Args:
-        outbox: the outbox model.
-        alias: the database.
-        ignore_backoff: also what waits for its next try.
-        include_delayed: also what is delayed and not due.
-        raise_failures: raise the first failure, after it was recorded.
-
-    Returns:
-        How many messages left the outbox or failed; 0: nothing may run.
-
-    Raises:
-        OutboxFlushError: a handler failed and ``raise_failures`` is set.
-    """
-    drainer = Drainer(outbox, alias, heed_backoff=not ignore_backoff, raise_failures=raise_failures)
-    bring_back(
-        drainer.engine,
-        kill_switches.current(),
-        heed_backoff=not ignore_backoff,
-        include_delayed=include_delayed,
-    )
-    return drainer.once()
-
-
-def drain_shard(message: OutboxBase, *, flush_all: bool) -> None:
-    """Drain the shard of a message; see `OutboxBase.drain_shard`."""
-    outbox, key = type(message), message.shard_key()
-    alias = message._state.db or router.db_for_write(outbox)
-    engine = Engine(outbox, alias)
-    engine.refuse_transaction(f"a drain of shard {key}")
-    try:
-        _drain_known(engine, key, flush_all=flush_all, leases=message.claimed)
-    except DatabaseError as exc:
-        if isinstance(exc, OutboxDatabaseError):
-            raise
-        raise OutboxDatabaseError(
-            f"{type(exc).__name__}: {exc} - in the engine's own SQL while shard {key} of "
-            f"{engine.tables.label} was drained on {alias!r}. Its messages are kept."
-        ) from exc
-
-
-def _drain_known(
-    engine: Engine, key: Key, *, flush_all: bool, leases: Leases | None = None
-) -> None:
-    deadline = monotonic() + BUDGET
-    bound = NO_BOUND
-    if not flush_all:
-        bound = engine.query("newest", engine.keys([key]))[0][0] or 0
-    while monotonic() < deadline:
-        switches = kill_switches.current()
-        if is_off(engine, switches, key):
-            return
-        leases = leases or claim_one(engine, key, switches)
-        if leases is None:
-            return
-        run = Pass(
-            engine,
-            leases,
-            switches,
-            read=read_all(bound),
-            raise_failures=True,
-            heed_backoff=False,
-            turn=max(0.0, deadline - monotonic()),
-        )
-        leases = None
-        if not run.run():
-            return
-
-
-def is_off(engine: Engine, switches: Switches, key: Key) -> bool:
-    """Say whether a switch or a breaker stops the whole shard."""
-    cell = key[0] if engine.outbox.silo_mode is SiloMode.CONTROL else None
-    stopped_cell = cell is not None and kill_switches.is_cell_stopped(switches, cell)
-    return stopped_cell or switches.stops_shard(key[-2], key[-1], cell)
-
-
-def claim_one(engine: Engine, key: Key, switches: Switches) -> Leases | None:
-    """Claim one shard, whatever its backoff; wait at most ``FLUSH_WAIT`` for another drainer."""
-    deadline = monotonic() + settings().flush_wait
-    pause = _FIRST_POLL
-    while True:
-        leases = Leases(engine)
-        if leases.claim_known([key], heed_backoff=False) or leases.claim_suspect(
-            switches=switches, only=[key], heed_backoff=False
-        ):
-            return leases
-        if monotonic() + pause > deadline or engine.in_testcase:
-            return None
-        for seam in hooks.active.before_wait:
-            seam()
-        sleep(pause)
-        pause = min(pause * 1.7, _LONGEST_POLL)

@@ -21,7 +21,6 @@ from hybridcloud.errors import OutboxError
 from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.category import find_scope
 from hybridcloud.outbox.claim import Leases
-from hybridcloud.outbox.drain import is_off
 from hybridcloud.outbox.handling import policy_of
 from hybridcloud.outbox.kick import kick
 from hybridcloud.outbox.passes import Pass
@@ -98,7 +97,7 @@ class _Flush:
         waiting: list[Key] = []
         coalescing: list[Key] = []
         for key in sorted(self._own):
-            if is_off(self._engine, self._switches, key):
+            if self._switches.stops(key):
                 continue
             if _coalesces(key):
                 coalescing.append(key)

@@ -17,7 +17,7 @@ from hybridcloud.conf import settings
 from hybridcloud.outbox import schedule
 from hybridcloud.outbox.category import category_choices, category_name, scope_choices, scope_name
 from hybridcloud.outbox.context import save_message, write_messages
-from hybridcloud.outbox.drain import drain_shard
+from hybridcloud.outbox.direct import drain_shard
 from silos import SiloMode, cell_silo_model, control_silo_model
 from silos.router import alias_for_model
 

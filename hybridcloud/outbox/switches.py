@@ -18,6 +18,8 @@ from hybridcloud.registry import cell_is_broken
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from hybridcloud.outbox.statements import Key
+
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
 DISABLED_USERS: Final = "hybrid_cloud.authentication.disabled_user_shards"
@@ -63,6 +65,12 @@ class Switches:
     scopes: frozenset[int] = field(default=frozenset())
     cells: frozenset[str] = field(default=frozenset())
     everything: bool = False
+
+    def stops(self, key: Key) -> bool:
+        """Say whether a switch or a breaker stops the whole shard of this key."""
+        cell = key[0] if len(key) > 2 else None
+        stopped_cell = cell is not None and is_cell_stopped(self, cell)
+        return stopped_cell or self.stops_shard(key[-2], key[-1], cell)
 
     def stops_shard(self, scope: int, identifier: int, cell: str | None) -> bool:
         """Say whether the whole shard is switched off."""

@@ -15,7 +15,7 @@ from django.test import override_settings
 from hybridcloud.errors import OutboxRecursionLimitError
 from hybridcloud.outbox import outbox_context
 from hybridcloud.outbox.category import category_name
-from hybridcloud.outbox.drain import drain_outbox
+from hybridcloud.outbox.direct import drain_outbox
 from hybridcloud.outbox.models import outbox_models
 from hybridcloud.rpc.client import transport
 from hybridcloud.testutils.rpc import in_process_transport

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hybridcloud import hooks
-from hybridcloud.outbox import CellOutbox, batch, drain
+from hybridcloud.outbox import CellOutbox, batch, direct, drain
 from hybridcloud.outbox.drain import Drainer
 from hybridcloud.outbox.turns import Turns
 from silos import SiloMode, assume_silo
@@ -104,7 +104,7 @@ class TestShards:
     def test_a_direct_drain_ends_in_time(
         self, monkeypatch: pytest.MonkeyPatch, way: AbstractContextManager[object]
     ) -> None:
-        monkeypatch.setattr(drain, "BUDGET", 0.05)
+        monkeypatch.setattr(direct, "BUDGET", 0.05)
         made = message(Kind.ORDERED, 1, obj=1)
         write(made, *(message(Kind.ORDERED, 1, obj=n) for n in (2, 3)))
         begun = monotonic()
