@@ -6,14 +6,14 @@ budget is spent. It never runs inside a transaction.
 
 from __future__ import annotations
 
-from itertools import chain, count
+from itertools import chain, count, filterfalse
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import FIRST, Leases
-from hybridcloud.outbox.horizon import NOTHING_KNOWN, ROWS, Horizon, horizon_of
+from hybridcloud.outbox.horizon import NOTHING_KNOWN, Horizon, horizon_of
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.passes import Pass
 from hybridcloud.outbox.statements import Engine, Key
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.statements import Rows
 
 SHARDS_PER_PASS: Final = 256
 SUSPECTS_EVERY: Final = 1.0
@@ -93,8 +94,7 @@ class Drainer:
             for cell in turns.of_cells(self._targets()):
                 horizon = horizon_of(self.engine, cell)
                 if horizon.leads and not whole:
-                    moved = self._go_ahead(horizon, cell, most)
-                    goes_on = moved > 0
+                    moved, goes_on = self._go_ahead(horizon, cell, most)
                 else:
                     cursor = cursors.get(cell) or turns.last_shard(cell) or after
                     moved, cursors[cell] = self._go_round(horizon, cell, cursor, most)
@@ -143,31 +143,47 @@ class Drainer:
             run = self._run(leases, horizon)
             moved = run.moved
             last = None if run.ended_at is None else run.ended_at[-2:]
-            if run.left_some:
-                horizon.left_some()
+            horizon.left(run.left)
+        if last is None and len(keys) == most:
+            last = keys[-1][-2:]
         turns_of(self.engine).ended_at(cell, last)
-        if last is not None or len(keys) == most:
-            return moved, last or keys[-1][-2:]
-        horizon.ended()
-        return moved, FIRST
+        if last is None:
+            horizon.ended()
+        return moved, last or FIRST
 
-    def _go_ahead(self, horizon: Horizon, cell: str | None, most: int) -> int:
-        """Drain the shards of the next messages behind what was passed; return how many messages moved."""
+    def _go_ahead(self, horizon: Horizon, cell: str | None, most: int) -> tuple[int, bool]:
+        """Drain what was passed, if it is time, and what is next; return how many moved and whether there is more."""
+        rows = horizon.behind(self.engine, cell)
+        behind, _ = self._drain_shards_of(rows, horizon, cell, most, is_behind=True)
+        if behind and self._is_over():
+            return behind, True
+        rows = horizon.ahead(self.engine, cell)
+        ahead, left = self._drain_shards_of(rows, horizon, cell, most)
+        goes_on = left is None or horizon.went_ahead(left)
+        return behind + ahead, goes_on or behind + ahead > 0
+
+    def _drain_shards_of(
+        self, rows: Rows, horizon: Horizon, cell: str | None, most: int, *, is_behind: bool = False
+    ) -> tuple[int, dict[Key, int] | None]:
+        """Drain the shards of messages; return how many moved and what was left, or None: not all had their turn."""
         switches = kill_switches.current()
-        rows = self.engine.query("ahead", {"cell": cell, "passed": horizon.passed, "most": ROWS})
-        keys = [key for key in dict.fromkeys(row[:-1] for row in rows) if not switches.stops(key)]
-        moved, left_some = 0, False
-        for at in range(0, len(keys), most):
-            if at and self._is_over():
-                return moved
+        turns = turns_of(self.engine, "behind" if is_behind else "")
+        known = NOTHING_KNOWN if is_behind else horizon.emptied
+        moved, left = 0, dict[Key, int]()
+        wanted = filterfalse(switches.stops, {row[:-1] for row in rows})
+        for keys in turns.of_shards(cell, wanted, most):
+            if moved and self._is_over():
+                return moved, None
             leases = Leases(self.engine)
-            if leases.claim_known(keys[at : at + most], heed_backoff=self._heed_backoff):
-                run = self._run(leases, horizon, known=horizon.emptied)
+            if leases.claim_known(keys, heed_backoff=self._heed_backoff):
+                run = self._run(leases, horizon, known)
                 moved += run.moved
-                left_some = left_some or run.left_some
-        if not left_some:
-            horizon.ahead(rows[-1][-1] if len(rows) == ROWS else None)
-        return moved
+                left.update(run.left)
+                turns.ended_at(cell, (run.ended_at or keys[-1])[-2:])
+                if run.ended_at is not None:
+                    return moved, None
+        turns.ended_at(cell, None)
+        return moved, left
 
     def once(self) -> int:
         """Drain each shard that has messages once; in what order is not said."""

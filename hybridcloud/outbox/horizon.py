@@ -3,14 +3,18 @@
 While some transaction keeps an old snapshot, a report or a dump, rows that were
 deleted since stay in the indexes, and each look for due shards steps over all
 of them. A drainer that finds its looks slow therefore goes ahead by ids: it
-looks at messages behind an id up to which a look at everything has seen all,
-and reads a shard behind the id up to which it has itself seen the shard empty.
+looks at messages behind an id up to which all had their turn, and reads a shard
+behind the id up to which it has itself seen the shard empty.
 
 Both ids are behind no message that may still appear: ids are drawn before they
 are committed, so an id counts as settled only once everybody who wrote when it
-was read has ended (ENGINE 7). So nothing is passed by and no order changes;
-what is brought back with an old id waits for the next look at everything, and
-that reads each shard from its head, whatever is remembered.
+was read has ended (ENGINE 7). So nothing is passed by and no order changes.
+
+What is there though it was passed, since it waited for its next try or was
+brought back with its old id, is found by looks behind: by the primary key they
+step over the dead ten times faster than a look at everything does, shard by
+shard. Both read shards from their heads, whatever is remembered, and each takes
+a small share of the time, however long the snapshot is held.
 """
 
 from __future__ import annotations
@@ -22,18 +26,23 @@ from typing import TYPE_CHECKING, Final
 
 from django.db import DatabaseError
 
+from hybridcloud.outbox.statements import NO_BOUND
 from hybridcloud.outbox.walk import Fence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hybridcloud.outbox.statements import Engine, Key
+    from hybridcloud.outbox.statements import Engine, Key, Rows
 
 _LOG = logging.getLogger(__name__)
 EVERY: Final = 10.0
-"""Seconds after which a drainer looks at everything again."""
+"""Seconds after which a drainer looks again at what it has passed; more, where the look would take too much of them."""
+BEHIND: Final = 20
+"""A drainer that goes ahead looks behind for at most so small a part of its time: a twentieth."""
+EVERYTHING: Final = 100
+"""The same for claims at looks at everything; to read the shards takes about as long again."""
 ROWS: Final = 5000
-"""Messages that one look ahead returns at most."""
+"""Messages that one look by ids returns at most."""
 LEASE_BYTES: Final = 1_000_000
 """Size of the lease table, with its indexes, from which it is worth a rewrite."""
 _SETTLE_EVERY: Final = 0.1
@@ -45,12 +54,54 @@ _SLOW_CLAIMS: Final = 3
 """Slow claims one after another that are no accident."""
 
 
+class _Pace:
+    """How often a kind of look is taken.
+
+    Args:
+        share: how many times longer than such a look it is to the next one.
+    """
+
+    def __init__(self, share: int) -> None:
+        self._share = share
+        self.due = float("-inf")
+
+    @property
+    def is_due(self) -> bool:
+        return monotonic() >= self.due
+
+    def looked(self, seconds: float) -> None:
+        """Note that such a look has taken so many seconds."""
+        self.due = monotonic() + max(EVERY, seconds * self._share)
+
+
+class _Round:
+    """A round of going ahead, from what was passed to the newest message.
+
+    Attributes:
+        at: the id behind which it goes on.
+        to: the id up to which it reads; `NO_BOUND`: to the newest.
+        settled: what was settled when it began, and so is seen by it.
+        left: shards that had their turn and have more, with the lowest id that may be left.
+    """
+
+    def __init__(self, passed: int, settled: int) -> None:
+        self.at = passed
+        self.to = NO_BOUND
+        self.settled = settled
+        self.left: dict[Key, int] = {}
+
+    @property
+    def passed(self) -> int:
+        """The id up to which all messages had their turn."""
+        return min([self.settled, self.to, *(first - 1 for first in self.left.values())])
+
+
 class Horizon:
     """What one thread of a drainer knows of an outbox table; in control, of one target cell's part of it.
 
     Attributes:
         emptied: shards with the id up to which nothing of them is left.
-        passed: the id up to which a look at everything has seen all messages.
+        passed: the id up to which all messages had their turn.
         settled: the id up to which all messages are committed or will never be.
     """
 
@@ -59,8 +110,11 @@ class Horizon:
         self.passed = 0
         self.settled = 0
         self._slow_claims = 0
-        self._looked_at = float("-inf")
+        self._everything = _Pace(EVERYTHING)
+        self._behind = _Pace(BEHIND)
+        self._claiming = 0.0
         self._begun: int | None = None
+        self._round: _Round | None = None
         self._candidate = 0
         self._fence: Fence | None = None
         self._settled_at = float("-inf")
@@ -72,37 +126,73 @@ class Horizon:
     @property
     def leads(self) -> bool:
         """Whether a drainer may go ahead by ids instead of looking at everything."""
-        return self._is_slow and self.passed > 0 and monotonic() - self._looked_at < EVERY
+        return self._is_slow and self.passed > 0 and not self._everything.is_due
 
     def begin(self, engine: Engine) -> None:
         """Begin a look at everything, which reads each shard from its head."""
         if self._is_slow:
             _rewrite_leases(engine)
-        self._begun = self.settled
+        self._begun, self._round = self.settled, None
+        self._claiming = 0.0
         self.emptied.clear()
 
     def claimed(self, seconds: float, shards: int) -> None:
         """Learn from how long a claim of so many shards took whether looks at everything are slow."""
+        self._claiming += seconds
         is_slow = seconds > _SLOW + _SLOW_SHARD * shards
         self._slow_claims = self._slow_claims + 1 if is_slow else 0
 
-    def left_some(self) -> None:
-        """Note that the look under way left messages behind, in a shard that is deep."""
-        self._begun = None
+    def left(self, left: Mapping[Key, int]) -> None:
+        """Note what a pass of the look at everything left: see `Pass.left`."""
+        if self._begun is not None:
+            self._begun = min([self._begun, *(first - 1 for first in left.values())])
 
     def ended(self) -> None:
         """Note that the look at everything is at its end."""
         if self._begun is not None:
-            self.passed, self._looked_at = self._begun, monotonic()
+            self.passed = self._begun
+            self._everything.looked(self._claiming)
+            self._behind.looked(0.0)
         self._begun = None
 
-    def ahead(self, last: int | None) -> None:
-        """Note that all messages behind `passed` have had their turn, up to one or, with None, all."""
-        self.passed = max(self.passed, self.settled if last is None else min(last, self.settled))
+    def ahead(self, engine: Engine, cell: str | None) -> Rows:
+        """Return the next messages behind `passed`: their shards and ids.
+
+        Round after round, a part at a time. In a round no shard has a second turn: one that is
+        deep does not keep the others waiting.
+        """
+        self._begun = None  # a look at everything that was left off for this ends no more
+        this = self._round = self._round or _Round(self.passed, self.settled)
+        rows = engine.query("ahead", {"cell": cell, "passed": this.at, "most": ROWS})
+        this.to = rows[-1][-1] if len(rows) == ROWS else NO_BOUND
+        return [row for row in rows if row[:-1] not in this.left]
+
+    def went_ahead(self, left: Mapping[Key, int]) -> bool:
+        """Note that what `ahead` returned had its turn, but for what was left; say whether there is more to do."""
+        this = self._round
+        if this is None:
+            return False
+        this.left.update(left)
+        self.passed = max(self.passed, this.passed)
+        if this.to < NO_BOUND:
+            this.at = this.to
+            return True
+        self._round = None
+        return bool(this.left)
+
+    def behind(self, engine: Engine, cell: str | None) -> Rows:
+        """Return the oldest messages up to `passed` that are there, if it is time to look for them."""
+        if not self._behind.is_due:
+            return []
+        _rewrite_leases(engine)
+        begun = monotonic()
+        rows = engine.query("behind", {"cell": cell, "passed": self.passed, "most": ROWS})
+        self._behind.looked(monotonic() - begun)
+        return rows
 
     def look_again(self) -> None:
-        """Let the next look be at everything: something came back with an old id."""
-        self._looked_at = float("-inf")
+        """Look behind as soon as may be: something came back with an old id."""
+        self._behind.due = float("-inf")
 
     def empty(self, keys: Iterable[Key], settled: int) -> None:
         """Remember shards of which everything was read, handled and deleted.

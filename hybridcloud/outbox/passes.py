@@ -37,7 +37,7 @@ from hybridcloud.outbox.superseded import with_newer
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hybridcloud.outbox.claim import Leases
     from hybridcloud.outbox.claimed import Shard
@@ -71,7 +71,7 @@ class Pass:
 
     Attributes:
         emptied: shards of which everything was read, handled and deleted.
-        left_some: whether a shard has more than the pass handled.
+        left: shards that had no turn or have more, with the lowest id that may be left.
         newest_read: the newest id that it read; 0: none.
         ended_at: the last shard that had its turn; None: all had.
     """
@@ -111,7 +111,7 @@ class Pass:
         self.moved = 0
         self.newest_read = 0
         self.emptied: list[Key] = []
-        self.left_some = False
+        self.left: dict[Key, int] = {}
 
     def run(self) -> int:
         """Drain the claimed shards once and give them back.
@@ -142,7 +142,7 @@ class Pass:
         shards = read_shards(self.engine, keys, self.read, self._known, rows)
         self.batch.read_at = monotonic()
         # By a reader of its own a sync flush sees a part of each shard.
-        self.left_some = not all(shard.is_whole for shard in shards)
+        self._leave([shard for shard in shards if not shard.is_whole])
         self.newest_read = max((shard.messages[-1][ID] for shard in shards), default=0)
         if hooks.active.after_fetch:
             count = sum(len(shard.messages) for shard in shards)
@@ -166,7 +166,7 @@ class Pass:
             self._drain(shards[at], begun)
             at += 1
         if at < len(shards):
-            self.left_some = True
+            self._leave(shards[at:])
             self.ended_at = shards[at - 1].key if at else None
 
     def _is_over(self, at: int) -> bool:
@@ -179,7 +179,10 @@ class Pass:
     def cut(self, shard: Shard) -> None:
         """Leave the rest of a shard, whose turn is over, to a later pass."""
         shard.is_whole = False
-        self.left_some = True
+        self._leave([shard])
+
+    def _leave(self, shards: Sequence[Shard]) -> None:
+        self.left.update((shard.key, shard.messages[0][ID]) for shard in shards)
 
     def _drain(self, shard: Shard, begun: Begun | None) -> None:
         """Drain a shard with all that may be out of the ordinary, or the rest of one."""

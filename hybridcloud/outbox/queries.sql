@@ -116,6 +116,10 @@ RETURNING {key}
 -- The oldest messages behind an id, whoever's: by the primary key, not by the shard index.
 SELECT {key}, id FROM {outbox} WHERE {in_cell}id > %(passed)s ORDER BY id LIMIT %(most)s
 
+-- name: behind
+-- The same of those up to it, which were passed: the dead between them lie in the order of this walk.
+SELECT {key}, id FROM {outbox} WHERE {in_cell}id <= %(passed)s ORDER BY id LIMIT %(most)s
+
 -- name: fetch
 -- Always a statement after the claim's, so that it sees what the last owner deleted (rule 1).
 -- `afters`: where each shard's reading begins, 0 for its head.

@@ -8,10 +8,13 @@ no more is needed: who begins at the same place finds the shards taken.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
+from itertools import batched
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hybridcloud.outbox.statements import Engine, Key
 
@@ -36,6 +39,16 @@ class Turns:
         """Return the (scope, identifier) of the shard that had the last turn in a cell; None: all had theirs."""
         return self._shards.get(cell)
 
+    def of_shards(
+        self, cell: str | None, keys: Iterable[Key], most: int
+    ) -> Iterator[Sequence[Key]]:
+        """Yield shards by so many at most, first those behind the one that had the last turn in a cell."""
+        ordered = sorted(keys)
+        last = self.last_shard(cell)
+        at = bisect_right(ordered, last, key=itemgetter(slice(-2, None))) if last else 0
+        for part in (ordered[at:], ordered[:at]):
+            yield from batched(part, most)
+
     def ended_at(self, cell: str | None, shard: Key | None) -> None:
         """Note the shard that had the last turn in a cell; None: all had theirs."""
         if shard is None:
@@ -46,15 +59,15 @@ class Turns:
 
 class _Known(threading.local):
     def __init__(self) -> None:
-        self.turns: dict[tuple[str, str], Turns] = {}
+        self.turns: dict[tuple[str, str, str], Turns] = {}
 
 
 _known = _Known()
 
 
-def turns_of(engine: Engine) -> Turns:
-    """Return what this thread remembers of an outbox table."""
-    return _known.turns.setdefault((engine.tables.label, engine.alias), Turns())
+def turns_of(engine: Engine, look: str = "") -> Turns:
+    """Return what this thread remembers of an outbox table; of a kind of look that has turns of its own."""
+    return _known.turns.setdefault((engine.tables.label, engine.alias, look), Turns())
 
 
 def forget() -> None:

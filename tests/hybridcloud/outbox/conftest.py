@@ -23,6 +23,19 @@ def committed(transactional_db: None) -> None:
 
 
 @pytest.fixture
+def slow_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let every look seem slow, so that drainers go ahead whenever they may."""
+    from hybridcloud.outbox import horizon
+
+    monkeypatch.setattr(horizon, "_SLOW", -1000.0)
+    monkeypatch.setattr(horizon, "_SLOW_CLAIMS", 1)
+    monkeypatch.setattr(horizon, "_SETTLE_EVERY", 0.0)
+    horizon.forget()
+    yield
+    horizon.forget()
+
+
+@pytest.fixture
 def org() -> Organization:
     """Make an organization in the us cell."""
     from fixtures.acme.factories import create_organization

@@ -11,6 +11,8 @@ from django.test.utils import CaptureQueriesContext
 
 from hybridcloud.outbox import ControlOutbox, outbox_context, process_control_outbox
 from hybridcloud.outbox.drain import Drainer
+from hybridcloud.outbox.horizon import Horizon, horizon_of
+from hybridcloud.outbox.statements import NO_BOUND, Engine
 from hybridcloud.outbox.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
 from silos import SiloMode, assume_silo
@@ -19,7 +21,9 @@ from silos.mode import get_current_silo
 from .engine import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from hybridcloud.outbox.statements import Rows
 
 pytestmark = pytest.mark.usefixtures("committed")
 CONTROL = "control"
@@ -67,6 +71,21 @@ def test_each_cell_gets_its_own_message() -> None:
         drain()
     assert sorted(calls) == [("eu", 1), ("us", 1)]
     assert left() == []
+
+
+@pytest.mark.usefixtures("slow_looks")
+@pytest.mark.parametrize("look", [Horizon.ahead, Horizon.behind])
+def test_a_look_by_ids_is_for_the_messages_of_one_cell(
+    look: Callable[[Horizon, Engine, str], Rows],
+) -> None:
+    send("us", shard=1)
+    send("eu", shard=2)
+    engine = Engine(ControlOutbox, CONTROL)
+    for cell, shard in (("us", 1), ("eu", 2)):
+        known = horizon_of(engine, cell)
+        known.passed = 0 if look is Horizon.ahead else NO_BOUND
+        rows = look(known, engine, cell)
+        assert [row[:-1] for row in rows] == [(cell, Kind.PLAIN.get_scope(), shard)]
 
 
 def test_a_drain_without_time_for_all_goes_on_with_the_cells_that_had_no_turn() -> None:

@@ -14,6 +14,7 @@ from hybridcloud.outbox.drain import Drainer
 from hybridcloud.outbox.turns import Turns
 from silos import SiloMode, assume_silo
 
+from .ahead import known, learn, sweep
 from .engine import US, Kind, drain_us, ids, leases, listening, message, put, write
 
 if TYPE_CHECKING:
@@ -36,11 +37,6 @@ def _acknowledged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["in a row", "looked at closely"])
 def way(request: pytest.FixtureRequest) -> AbstractContextManager[object]:
     return nullcontext() if request.param == "in a row" else hooks.installed(Watcher())
-
-
-def sweep(budget: float) -> None:
-    with assume_silo(SiloMode.CELL, cell="us"):
-        Drainer(CellOutbox, US).sweep(budget=budget)
 
 
 @pytest.mark.usefixtures("committed")
@@ -68,6 +64,20 @@ class TestShards:
                 sweep(budget=0)
         assert seen.objects == [11, 21, 31, 12]
         assert (ids(), leases()) == ([], [])
+
+    def test_a_drain_goes_on_behind_the_passes_of_the_last_one(self) -> None:
+        put(Kind.ORDERED, 1, obj=11)
+        put(Kind.ORDERED, 2, obj=21)
+        put(Kind.ORDERED, 3, obj=31)
+
+        def act(*, object_identifier: int, **_: Any) -> None:
+            if object_identifier < 15:
+                put(Kind.ORDERED, 1, obj=object_identifier + 1)
+
+        with listening(Kind.ORDERED, act=act) as seen:
+            for _ in range(3):
+                sweep(budget=0, most=1)
+        assert seen.objects == [11, 21, 31]
 
     def test_a_shard_that_is_looked_at_closely_has_its_turn_in_the_order_of_all(self) -> None:
         """Else it would be the last of each pass, and of one that is cut it would never be."""
@@ -119,6 +129,39 @@ class TestShards:
                 made.drain_shard(flush_all=True)
         assert seen.objects == [1]
         assert (len(ids()), leases()) == (2, [])
+
+
+class TestGoingAhead:
+    @pytest.fixture(autouse=True)
+    def _ahead(self, committed: None, slow_looks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        learn()
+        monkeypatch.setattr(drain, "TURN", 0.0)
+
+    @pytest.mark.parametrize("looks_behind", [False, True])
+    @pytest.mark.parametrize("most", [1, 256])
+    def test_it_goes_on_behind_the_shards_that_had_their_turn(
+        self, *, most: int, looks_behind: bool
+    ) -> None:
+        write(*(message(Kind.ORDERED, 1, obj=n) for n in (11, 12)))
+        put(Kind.ORDERED, 2, obj=21)
+        put(Kind.ORDERED, 3, obj=31)
+        with listening(Kind.ORDERED) as seen:
+            for _ in range(4):
+                if looks_behind:
+                    known().look_again()
+                sweep(budget=0, most=most)
+        assert seen.objects == [11, 21, 31, 12]
+        assert known().leads
+
+    def test_so_do_looks_behind(self) -> None:
+        write(*(message(Kind.ORDERED, 1, obj=n) for n in (11, 12)))
+        known().settled = known().passed = put(Kind.ORDERED, 2, obj=21)
+        with listening(Kind.ORDERED) as seen:
+            for _ in range(3):
+                put(Kind.ORDERED, 1, obj=99)
+                known().look_again()
+                sweep(budget=0)
+        assert seen.objects == [11, 21, 12]
 
 
 def test_cells_have_their_turns_one_after_another() -> None:

@@ -1,0 +1,37 @@
+"""A drainer that goes ahead by ids; see the fixture ``slow_looks``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybridcloud.outbox import CellOutbox, horizon
+from hybridcloud.outbox.statements import Engine
+from silos import SiloMode, assume_silo
+
+from .engine import US, Kind, drain_us, listening, message, write
+
+if TYPE_CHECKING:
+    from hybridcloud.outbox.horizon import Horizon
+
+SHARDS = 5
+
+
+def known() -> Horizon:
+    return horizon.horizon_of(Engine(CellOutbox, US), None)
+
+
+def learn() -> None:
+    """Drain until the drainer goes ahead."""
+    for n in range(3):
+        write(*(message(Kind.ORDERED, shard, obj=100 + n) for shard in range(1, SHARDS + 1)))
+        with listening(Kind.ORDERED):
+            drain_us()
+    assert known().leads
+
+
+def sweep(**more: Any) -> None:
+    """Drain the us cell's outbox in one's own way."""
+    from hybridcloud.outbox.drain import Drainer
+
+    with assume_silo(SiloMode.CELL, cell="us"):
+        Drainer(CellOutbox, US).sweep(**more)
