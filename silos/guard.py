@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
@@ -30,6 +31,8 @@ _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTAL
 _WRITES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"})
 _MAY_WRITE = frozenset({"WITH", "BEGIN"})
 _READS = frozenset({"SELECT", "TABLE", "VALUES"})
+# Texts that come again and again are short: their parameters are not in them.
+_SHORT = 4000
 # FOR UPDATE is a lock, and ON CONFLICT DO UPDATE comes behind an INSERT that is found anyway.
 _WRITE_INSIDE = re.compile(
     r"\b(?:INSERT\s+INTO|(?<!FOR )(?<!KEY )UPDATE|DELETE\s+FROM|MERGE\s+INTO)\b", re.IGNORECASE
@@ -122,11 +125,10 @@ def _refuse_lone_write(
         return
     hidden = _beyond_boundary.get() or {}
     elsewhere = tuple(
-        other.alias
-        for other in connections.all(initialized_only=True)
-        if other.alias in aliases
-        and other is not connection
-        and open_blocks(other) > hidden.get(other.alias, 0)
+        alias
+        for alias in aliases
+        if (other := connections[alias]) is not connection
+        and open_blocks(other) > hidden.get(alias, 0)
     )
     if not elsewhere:
         return
@@ -144,6 +146,15 @@ def _is_testcase(block: Any) -> bool:
 
 
 def _is_write(text: str) -> bool:
+    return _is_known_write(text) if len(text) <= _SHORT else _has_write(text)
+
+
+@lru_cache(maxsize=512)
+def _is_known_write(text: str) -> bool:
+    return _has_write(text)
+
+
+def _has_write(text: str) -> bool:
     word = _first_word(text)
     return word in _WRITES or (word in _MAY_WRITE and _WRITE_INSIDE.search(text) is not None)
 

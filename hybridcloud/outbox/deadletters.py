@@ -103,7 +103,7 @@ def requeue(outbox: type[OutboxBase], alias: str, ids: Sequence[int]) -> int:
     moved = 0
     for chunk in _chunks(ids):
         statements = [engine.sql("bring_back", which=which), _FORGET.format(**words)]
-        moved += len(engine.run(statements, {"ids": chunk, "not_finished": NOT_FINISHED}))
+        moved += _moved(engine, statements, chunk)
     if moved:
         # Their ids are low: what looks for new ones would pass them by.
         kick(outbox, alias)
@@ -114,10 +114,12 @@ def purge(outbox: type[OutboxBase], alias: str, ids: Sequence[int]) -> int:
     """Delete dead letters for good; return how many were still there."""
     engine = Engine(outbox, alias)
     text = _PURGE.format(**_words(engine))
-    return sum(
-        len(engine.run([text], {"ids": chunk, "not_finished": NOT_FINISHED}))
-        for chunk in _chunks(ids)
-    )
+    return sum(_moved(engine, [text], chunk) for chunk in _chunks(ids))
+
+
+def _moved(engine: Engine, statements: Sequence[str], ids: Sequence[int]) -> int:
+    """Run statements of which the last that gives rows gives those that were moved; return how many."""
+    return len(engine.results(statements, {"ids": ids, "not_finished": NOT_FINISHED})[-1])
 
 
 def _chunks(ids: Sequence[int]) -> list[list[int]]:

@@ -30,7 +30,7 @@ from hybridcloud.outbox.statements import NO_BOUND
 from hybridcloud.outbox.walk import Fence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sized
 
     from hybridcloud.outbox.statements import Engine, Key, Rows
 
@@ -59,10 +59,12 @@ class _Pace:
 
     Args:
         share: how many times longer than such a look it is to the next one.
+        cells: all target cells that are looked at so; they share the time.
     """
 
-    def __init__(self, share: int) -> None:
+    def __init__(self, share: int, cells: Sized) -> None:
         self._share = share
+        self._cells = cells
         self.due = float("-inf")
 
     @property
@@ -71,7 +73,7 @@ class _Pace:
 
     def looked(self, seconds: float) -> None:
         """Note that such a look has taken so many seconds."""
-        self.due = monotonic() + max(EVERY, seconds * self._share)
+        self.due = monotonic() + max(EVERY, seconds * self._share * len(self._cells))
 
 
 class _Round:
@@ -99,19 +101,22 @@ class _Round:
 class Horizon:
     """What one thread of a drainer knows of an outbox table; in control, of one target cell's part of it.
 
+    Args:
+        cells: all target cells of the table that the thread knows of.
+
     Attributes:
         emptied: shards with the id up to which nothing of them is left.
         passed: the id up to which all messages had their turn.
         settled: the id up to which all messages are committed or will never be.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cells: Sized) -> None:
         self.emptied: dict[Key, int] = {}
         self.passed = 0
         self.settled = 0
         self._slow_claims = 0
-        self._everything = _Pace(EVERYTHING)
-        self._behind = _Pace(BEHIND)
+        self._everything = _Pace(EVERYTHING, cells)
+        self._behind = _Pace(BEHIND, cells)
         self._claiming = 0.0
         self._begun: int | None = None
         self._round: _Round | None = None
@@ -241,7 +246,7 @@ NOTHING_KNOWN: Final[Mapping[Key, int]] = {}
 
 class _Known(threading.local):
     def __init__(self) -> None:
-        self.horizons: dict[tuple[str, str, str | None], Horizon] = {}
+        self.horizons: dict[tuple[str, str], dict[str | None, Horizon]] = {}
 
 
 _known = _Known()
@@ -249,7 +254,8 @@ _known = _Known()
 
 def horizon_of(engine: Engine, cell: str | None) -> Horizon:
     """Return what this thread knows of an outbox table, or of one target cell's part of it."""
-    return _known.horizons.setdefault((engine.tables.label, engine.alias, cell), Horizon())
+    cells = _known.horizons.setdefault((engine.tables.label, engine.alias), {})
+    return cells.setdefault(cell, Horizon(cells))
 
 
 def forget() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.utils import CursorWrapper
 
     from hybridcloud.outbox.models import OutboxBase, Tables
 
@@ -45,6 +46,7 @@ _MESSAGE: Final = (
 )
 NO_BOUND: Final = 2**63 - 1
 _DEADLOCK: Final = "40P01"
+_KEPT: Final = "_hybridcloud_cursor"
 
 
 @cache
@@ -172,7 +174,8 @@ class Engine:
         **more: str,
     ) -> Rows:
         """Run one named statement with pinned plans and return its rows."""
-        return self.run([self.sql(name, one=one, off=off, **more)], params)
+        results = self.results([self.sql(name, one=one, off=off, **more)], params)
+        return results[-1] if results else []
 
     def run(
         self,
@@ -181,8 +184,8 @@ class Engine:
         *,
         relaxed: bool = False,
         by_id: bool = False,
-    ) -> Rows:
-        """Run statements in one transaction and one round trip.
+    ) -> None:
+        """Run statements in one transaction and one round trip, for what they do.
 
         Args:
             statements: their texts; all take from the same parameters.
@@ -191,27 +194,26 @@ class Engine:
                 at-least-once scopes alone (rule 2).
             by_id: they find rows by the primary key alone: fewer plans to forbid.
 
-        Returns:
-            The rows of the last statement that gives rows.
-
         Raises:
             DatabaseError: the statements failed; nothing of them is left.
         """
-        results = self.results(statements, params, relaxed=relaxed, by_id=by_id)
-        return results[-1] if results else []
+        settings = f"{_PINS_BY_ID if by_id else _PINS}{_RELAXED if relaxed else ''}"
+        self._insist(statements, params, settings, takes_rows=False)
 
-    def results(
+    def results(self, statements: Sequence[str], params: Mapping[str, Any]) -> list[Rows]:
+        """Do what `run` does; return the rows of each statement that gives rows."""
+        return self._insist(statements, params, _PINS, takes_rows=True)
+
+    def _insist(
         self,
         statements: Sequence[str],
         params: Mapping[str, Any],
+        settings: str,
         *,
-        relaxed: bool = False,
-        by_id: bool = False,
+        takes_rows: bool,
     ) -> list[Rows]:
-        """Do what `run` does; return the rows of each statement that gives rows."""
-        settings = f"{_PINS_BY_ID if by_id else _PINS}{_RELAXED if relaxed else ''}"
         try:
-            return self._attempt(statements, params, settings)
+            return self._attempt(statements, params, settings, takes_rows=takes_rows)
         except (OperationalError, InterfaceError) as exc:
             # A session that was lost between handlers, or a deadlock with a drainer whose lease
             # was taken: all statements are safe to repeat, since they name exact ids and tokens.
@@ -221,28 +223,27 @@ class Engine:
                 self.connection.close()
             elif getattr(exc.__cause__, "sqlstate", None) != _DEADLOCK:
                 raise
-            return self._attempt(statements, params, settings)
+            return self._attempt(statements, params, settings, takes_rows=takes_rows)
 
     def _attempt(
-        self, statements: Sequence[str], params: Mapping[str, Any], settings: str
+        self,
+        statements: Sequence[str],
+        params: Mapping[str, Any],
+        settings: str,
+        *,
+        takes_rows: bool,
     ) -> list[Rows]:
         connection = self.connection
-        with connection.cursor() as cursor:
-            if connection.in_atomic_block or _binds_on_server(connection):
-                found: list[Rows] = []
-                for statement in statements:
-                    cursor.execute(statement, params)
-                    if cursor.description:
-                        found.append(cursor.fetchall())
-                return found
-            text = f"{_BEGIN}{settings}{'; '.join(statements)}; COMMIT"
-            try:
-                cursor.execute(text, params)
-            except BaseException:
-                if connection.connection is not None and not connection.connection.closed:
-                    connection.connection.rollback()
-                raise
-            return _results(cursor)
+        if connection.in_atomic_block or _binds_on_server(connection):
+            return _one_by_one(connection, statements, params)
+        cursor = _kept_cursor(connection)
+        try:
+            cursor.execute(f"{_BEGIN}{settings}{'; '.join(statements)}; COMMIT", params)
+        except BaseException:
+            if connection.connection is not None and not connection.connection.closed:
+                connection.connection.rollback()
+            raise
+        return _results(cursor) if takes_rows else []
 
     def snapshot(self) -> _Snapshot:
         """Open a read-only transaction in which all statements see the same moment."""
@@ -288,6 +289,34 @@ class _Snapshot:
 
 def _binds_on_server(connection: BaseDatabaseWrapper) -> bool:
     return bool(connection.settings_dict["OPTIONS"].get("server_side_binding"))
+
+
+def _one_by_one(
+    connection: BaseDatabaseWrapper, statements: Sequence[str], params: Mapping[str, Any]
+) -> list[Rows]:
+    found: list[Rows] = []
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement, params)
+            if cursor.description:
+                found.append(cursor.fetchall())
+    return found
+
+
+def _kept_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+    """Return a cursor that is made once for each session: to make one takes longer than many a statement's parse."""
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    connection.validate_thread_sharing()
+    kept = vars(connection).get(_KEPT)
+    if kept is None or kept.connection is not connection.connection or kept.closed:
+        kept = vars(connection)[_KEPT] = connection.create_cursor()
+    wrapped: CursorWrapper = (
+        connection.make_debug_cursor(kept)
+        if connection.queries_logged
+        else connection.make_cursor(kept)
+    )
+    return wrapped
 
 
 def _results(cursor: Any) -> list[Rows]:

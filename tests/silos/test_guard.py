@@ -88,6 +88,8 @@ def test_reads_inside_a_transaction_of_another_silo_are_allowed(tables: None) ->
         "-- why\n  insert into silo_tests_tenant (name) values ('raw')",
         "/* a\nb */ UPDATE silo_tests_tenant SET name = 'y'",
         "DELETE FROM silo_tests_tenant",
+        # Long enough not to be remembered.
+        f"WITH why AS (SELECT '{'y' * 5000}') DELETE FROM silo_tests_tenant",
         "WITH gone AS (DELETE FROM silo_tests_tenant RETURNING id) SELECT * FROM gone",
         "WITH one AS (SELECT 1) UPDATE silo_tests_tenant SET name = 'y'",
         INSERT.encode(),

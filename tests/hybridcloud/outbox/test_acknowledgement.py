@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.db import connections, transaction
@@ -209,4 +210,25 @@ def test_a_session_that_was_ended_between_handlers_is_opened_again() -> None:
             )
         first.open.set()
     assert seen.objects == [7, 8]
+    assert ids() == []
+
+
+def test_the_engine_makes_one_cursor_for_each_session() -> None:
+    """One for each statement costs more than many a statement."""
+    put(Kind.SINGLE, obj=7)
+    put(Kind.SINGLE, obj=8)
+    connection = connections[US]
+    with (
+        listening(Kind.SINGLE),
+        patch.object(connection, "create_cursor", wraps=connection.create_cursor) as made,
+    ):
+        drain_us()
+        before = made.call_count
+        drain_us()
+        assert made.call_count == before
+        connection.close()
+        put(Kind.SINGLE, obj=9)
+        before = made.call_count
+        drain_us()
+        assert made.call_count == before + 1
     assert ids() == []

@@ -118,14 +118,26 @@ class TestUnderAnOldSnapshot:
         assert ids() == []
 
 
+def _know(cells: int) -> None:
+    """Let there be so many target cells, which share the time."""
+    for number in range(1, cells):
+        horizon.horizon_of(Engine(CellOutbox, US), f"cell {number}")
+
+
 @pytest.mark.parametrize(
-    ("took", "waits"),
-    [(0.001, horizon.EVERY), (1.0, horizon.EVERYTHING), (30.0, 30 * horizon.EVERYTHING)],
+    ("took", "cells", "waits"),
+    [
+        (0.001, 2, horizon.EVERY),
+        (1.0, 1, horizon.EVERYTHING),
+        (1.0, 2, 2 * horizon.EVERYTHING),
+        (30.0, 1, 30 * horizon.EVERYTHING),
+    ],
 )
 def test_looks_at_everything_take_a_small_share_of_the_time(
-    monkeypatch: pytest.MonkeyPatch, took: float, waits: float
+    monkeypatch: pytest.MonkeyPatch, took: float, cells: int, waits: float
 ) -> None:
     learn()
+    _know(cells)
     everything, now = known(), time.monotonic()
     monkeypatch.setattr(horizon, "monotonic", lambda: now)
     everything.begin(Engine(CellOutbox, US))
@@ -138,11 +150,19 @@ def test_looks_at_everything_take_a_small_share_of_the_time(
     assert not everything.leads
 
 
-@pytest.mark.parametrize(("took", "waits"), [(0.001, horizon.EVERY), (3.0, 3 * horizon.BEHIND)])
+@pytest.mark.parametrize(
+    ("took", "cells", "waits"),
+    [
+        (0.001, 2, horizon.EVERY),
+        (3.0, 1, 3 * horizon.BEHIND),
+        (3.0, 2, 6 * horizon.BEHIND),
+    ],
+)
 def test_looks_behind_take_a_small_share_of_the_time(
-    monkeypatch: pytest.MonkeyPatch, took: float, waits: float
+    monkeypatch: pytest.MonkeyPatch, took: float, cells: int, waits: float
 ) -> None:
     learn()
+    _know(cells)
     waiting = put(Kind.ORDERED, shard=3)
     ahead, now = known(), time.monotonic()
     ahead.passed = waiting
