@@ -231,8 +231,8 @@ def test_the_engine_sees_what_was_committed_whatever_the_sessions_default_is() -
     with connections[US].cursor() as cursor:
         cursor.execute("SET default_transaction_isolation = 'repeatable read'")
     try:
-        assert Engine(CellOutbox, US).run(["SHOW transaction_isolation"], {}) == [
-            ("read committed",)
+        assert Engine(CellOutbox, US).results(["SHOW transaction_isolation"], {}) == [
+            [("read committed",)]
         ]
     finally:
         with connections[US].cursor() as cursor:

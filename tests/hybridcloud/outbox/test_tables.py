@@ -48,7 +48,7 @@ def test_one_sequence_draws_the_ids_of_an_outbox_and_of_what_is_parked(
 
 @pytest.mark.parametrize("setting", ["jit", "enable_seqscan", "enable_bitmapscan", "enable_sort"])
 def test_the_engines_plans_are_pinned_for_its_own_statements_alone(setting: str) -> None:
-    assert Engine(CellOutbox, "cell_us").run([f"SHOW {setting}"], {}) == [("off",)]
+    assert Engine(CellOutbox, "cell_us").results([f"SHOW {setting}"], {}) == [[("off",)]]
     with connections["cell_us"].cursor() as cursor:
         cursor.execute(f"SHOW {setting}")
         assert cursor.fetchone() == ("on",)
@@ -57,7 +57,14 @@ def test_the_engines_plans_are_pinned_for_its_own_statements_alone(setting: str)
 @pytest.mark.parametrize("setting", ["enable_seqscan", "enable_bitmapscan"])
 def test_rows_are_found_by_their_ids_whatever_the_statistics_say(setting: str) -> None:
     engine = Engine(CellOutbox, "cell_us")
-    assert engine.run([f"SHOW {setting}"], {}, by_id=True) == [("off",)]
+    engine.run(
+        [f"SELECT set_config('tests.seen', '{setting} ' || current_setting('{setting}'), false)"],
+        {},
+        by_id=True,
+    )
+    with engine.connection.cursor() as cursor:
+        cursor.execute("SHOW tests.seen")
+        assert cursor.fetchone() == (f"{setting} off",)
 
 
 def test_a_cell_has_no_table_of_control() -> None:
