@@ -40,7 +40,7 @@ EVERY: Final = 10.0
 BEHIND: Final = 20
 """A drainer that goes ahead looks behind for at most so small a part of its time: a twentieth."""
 EVERYTHING: Final = 100
-"""The same for claims at looks at everything; to read the shards takes about as long again."""
+"""The same for what claims at looks at everything take too long; to read the shards takes about as long again."""
 ROWS: Final = 5000
 """Messages that one look by ids returns at most."""
 LEASE_BYTES: Final = 1_000_000
@@ -51,7 +51,9 @@ _MOST_KNOWN: Final = 100_000
 _SLOW: Final = 0.005
 _SLOW_SHARD: Final = 0.000_05
 _SLOW_CLAIMS: Final = 3
-"""Slow claims one after another that are no accident."""
+"""Slow claims one after another that may be no accident."""
+# A look behind that finds little and takes no longer has stepped over so few dead that no claim is slow for them.
+_QUICK: Final = 0.001
 
 
 class _Pace:
@@ -143,9 +145,9 @@ class Horizon:
 
     def claimed(self, seconds: float, shards: int) -> None:
         """Learn from how long a claim of so many shards took whether looks at everything are slow."""
-        self._claiming += seconds
-        is_slow = seconds > _SLOW + _SLOW_SHARD * shards
-        self._slow_claims = self._slow_claims + 1 if is_slow else 0
+        excess = seconds - _SLOW - _SLOW_SHARD * shards
+        self._claiming += max(0.0, excess)
+        self._slow_claims = self._slow_claims + 1 if excess > 0 else 0
 
     def left(self, left: Mapping[Key, int]) -> None:
         """Note what a pass of the look at everything left: see `Pass.left`."""
@@ -157,7 +159,7 @@ class Horizon:
         if self._begun is not None:
             self.passed = self._begun
             self._everything.looked(self._claiming)
-            self._behind.looked(0.0)
+            self.look_again()
         self._begun = None
 
     def ahead(self, engine: Engine, cell: str | None) -> Rows:
@@ -186,13 +188,19 @@ class Horizon:
         return bool(this.left)
 
     def behind(self, engine: Engine, cell: str | None) -> Rows:
-        """Return the oldest messages up to `passed` that are there, if it is time to look for them."""
+        """Return the oldest messages up to `passed` that are there, if it is time to look for them.
+
+        The first such look tells as well whether claims were slow for the dead, or by accident.
+        """
         if not self._behind.is_due:
             return []
         _rewrite_leases(engine)
         begun = monotonic()
         rows = engine.query("behind", {"cell": cell, "passed": self.passed, "most": ROWS})
-        self._behind.looked(monotonic() - begun)
+        seconds = monotonic() - begun
+        self._behind.looked(seconds)
+        if seconds < _QUICK:
+            self._slow_claims = 0
         return rows
 
     def look_again(self) -> None:

@@ -29,6 +29,7 @@ def slow_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(horizon, "_SLOW", -1000.0)
     monkeypatch.setattr(horizon, "_SLOW_CLAIMS", 1)
+    monkeypatch.setattr(horizon, "_QUICK", 0.0)
     monkeypatch.setattr(horizon, "_SETTLE_EVERY", 0.0)
     horizon.forget()
     yield
