@@ -124,14 +124,16 @@ SELECT {key}, id FROM {outbox} WHERE {in_cell}id <= %(passed)s ORDER BY id LIMIT
 -- Always a statement after the claim's, so that it sees what the last owner deleted (rule 1).
 -- `afters`: where each shard's reading begins, 0 for its head.
 -- `flagged`: the shard has parked messages or failures; whoever reads that reads them too.
+-- By key and id together, here and below: for a shard's equality and ORDER BY id the primary key would
+-- do as well, and where statistics are of one hot shard it is taken, and walked from end to end.
 SELECT k.n, {o_message},
        x.flagged
   FROM unnest({arrays}, %(afters)s::bigint[]) WITH ORDINALITY k({key}, after, n)
  CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}))
                          OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})) AS flagged) x
- CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE ({o_key}) = ({k_key})
-                        AND o.id > k.after AND o.id <= %(bound)s
-                      ORDER BY o.id LIMIT %(most)s) o
+ CROSS JOIN LATERAL (SELECT * FROM {outbox} o
+                      WHERE ({o_key}, o.id) > ({k_key}, k.after) AND ({o_key}, o.id) <= ({k_key}, %(bound)s)
+                      ORDER BY {o_key}, o.id LIMIT %(most)s) o
 
 -- name: fetch_own
 -- A sync flush in coalescing scopes: the groups of its own messages and nothing else.
@@ -140,10 +142,11 @@ SELECT k.n, {o_message},
   FROM unnest({arrays}) WITH ORDINALITY k({key}, n)
  CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}))
                          OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})) AS flagged) x
- CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE ({o_key}) = ({k_key})
+ CROSS JOIN LATERAL (SELECT * FROM {outbox} o
+                      WHERE ({o_key}, o.id) BETWEEN ({k_key}, 0) AND ({k_key}, 9223372036854775807)
                         AND (o.category, o.object_identifier) IN
                             (SELECT * FROM unnest(%(categories)s::integer[], %(objects)s::bigint[]))
-                      ORDER BY o.id LIMIT %(most)s) o
+                      ORDER BY {o_key}, o.id LIMIT %(most)s) o
 
 -- name: fetch_own_one
 -- The same for one group of one shard, as most saves are: without joins, since planning is most of it.
@@ -151,17 +154,17 @@ SELECT 1::bigint AS n, {o_message},
        EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({one_key}))
            OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({one_key})) AS flagged
   FROM {outbox} o
- WHERE ({o_key}) = ({one_key})
+ WHERE ({o_key}, o.id) BETWEEN ({one_key}, 0) AND ({one_key}, 9223372036854775807)
    AND (o.category, o.object_identifier) = ((%(categories)s::integer[])[1], (%(objects)s::bigint[])[1])
- ORDER BY o.id LIMIT %(most)s
+ ORDER BY {o_key}, o.id LIMIT %(most)s
 
 -- name: fetch_superseding
 -- Behind what was read of a deep shard: of each object that was read the ids, and its newest message.
 WITH m AS MATERIALIZED (
     SELECT o.id, o.category, o.object_identifier FROM unnest({arrays}) k({key})
-     CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE ({o_key}) = ({k_key})
-                            AND o.id > %(after)s AND o.id <= %(bound)s
-                          ORDER BY o.id LIMIT %(most)s) o
+     CROSS JOIN LATERAL (SELECT * FROM {outbox} o
+                          WHERE ({o_key}, o.id) > ({k_key}, %(after)s) AND ({o_key}, o.id) <= ({k_key}, %(bound)s)
+                          ORDER BY {o_key}, o.id LIMIT %(most)s) o
 ), g AS (
     SELECT max(id) AS newest, array_agg(id) AS ids FROM m
      WHERE (category, object_identifier) IN
