@@ -93,8 +93,13 @@ def test_shards_are_read_by_their_index_whatever_the_statistics_say(name: str) -
         cursor.execute("DELETE FROM hybridcloud_celloutbox")
     key = (int(Kind.ORDERED.get_scope()), 2)
     params = {
-        "afters": "{0}", "after": 0, "bound": 10**12, "most": 25, **engine.keys([key]),
-        "categories": [Kind.ORDERED.value], "objects": [1],
+        "afters": "{0}",
+        "after": 0,
+        "bound": 10**12,
+        "most": 25,
+        **engine.keys([key]),
+        "categories": [Kind.ORDERED.value],
+        "objects": [1],
     }
     plan = engine.results([f"EXPLAIN {engine.sql(name)}"], params)[0]
     scans = [line for (line,) in plan if "on hybridcloud_celloutbox o" in line]
