@@ -125,10 +125,11 @@ def _refuse_lone_write(
         return
     hidden = _beyond_boundary.get() or {}
     elsewhere = tuple(
-        alias
-        for alias in aliases
-        if (other := connections[alias]) is not connection
-        and open_blocks(other) > hidden.get(alias, 0)
+        other.alias
+        for other in connections.all(initialized_only=True)
+        if other.alias in aliases
+        and other is not connection
+        and open_blocks(other) > hidden.get(other.alias, 0)
     )
     if not elsewhere:
         return

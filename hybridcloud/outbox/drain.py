@@ -153,8 +153,9 @@ class Drainer:
 
     def _go_ahead(self, horizon: Horizon, cell: str | None, most: int) -> tuple[int, bool]:
         """Drain what was passed, if it is time, and what is next; return how many moved and whether there is more."""
-        rows = horizon.behind(self.engine, cell)
-        behind, _ = self._drain_shards_of(rows, horizon, cell, most, is_behind=True)
+        behind = 0
+        if rows := horizon.behind(self.engine, cell):
+            behind, _ = self._drain_shards_of(rows, horizon, cell, most, is_behind=True)
         if behind and self._is_over():
             return behind, True
         rows = horizon.ahead(self.engine, cell)

@@ -154,9 +154,9 @@ SELECT 1::bigint AS n, {o_message},
        EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({one_key}))
            OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({one_key})) AS flagged
   FROM {outbox} o
- WHERE ({o_key}, o.id) BETWEEN ({one_key}, 0) AND ({one_key}, 9223372036854775807)
+ WHERE ({o_key}) = ({one_key})
    AND (o.category, o.object_identifier) = ((%(categories)s::integer[])[1], (%(objects)s::bigint[])[1])
- ORDER BY {o_key}, o.id LIMIT %(most)s
+ ORDER BY o.id LIMIT %(most)s
 
 -- name: fetch_superseding
 -- Behind what was read of a deep shard: of each object that was read the ids, and its newest message.
@@ -182,9 +182,10 @@ SELECT g.n, p.id, p.category, p.object_identifier, p.reason
   FROM unnest({arrays}, %(categories)s::integer[], %(objects)s::bigint[], %(ns)s::bigint[])
        g({key}, category, object_identifier, n)
  CROSS JOIN LATERAL (SELECT * FROM {parked} p
-                      WHERE ({p_key}) = ({g_key}) AND p.category = g.category
-                        AND p.object_identifier = g.object_identifier
-                      ORDER BY p.id LIMIT 10000) p
+                      WHERE ({p_key}, p.category, p.object_identifier, p.id)
+                            BETWEEN ({g_key}, g.category, g.object_identifier, 0)
+                                AND ({g_key}, g.category, g.object_identifier, 9223372036854775807)
+                      ORDER BY {p_key}, p.category, p.object_identifier, p.id LIMIT 10000) p
 
 -- name: failures_of_shards
 SELECT k.n, f.id, f.level, f.category, f.object_identifier, f.message_id, f.attempts, f.crashed,
@@ -323,8 +324,9 @@ SELECT (SELECT count(*) FROM {outbox} WHERE id = ANY(%(ids)s)),
 -- name: before
 -- How many messages of a shard are before an id, counted up to a bound.
 SELECT count(*) FROM (
-    SELECT 1 FROM {outbox} o JOIN unnest({arrays}) k({key}) ON ({o_key}) = ({k_key})
-     WHERE o.id < %(first)s LIMIT %(most)s) t
+    SELECT 1 FROM unnest({arrays}) k({key}) JOIN {outbox} o
+        ON ({o_key}, o.id) BETWEEN ({k_key}, 0) AND ({k_key}, %(first)s - 1)
+     LIMIT %(most)s) t
 
 -- name: newest
 SELECT max(o.id) FROM {outbox} o JOIN unnest({arrays}) k({key}) ON ({o_key}) = ({k_key})

@@ -310,7 +310,8 @@ def _kept_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     connection.validate_thread_sharing()
     kept = vars(connection).get(_KEPT)
     if kept is None or kept.connection is not connection.connection or kept.closed:
-        kept = vars(connection)[_KEPT] = connection.create_cursor()
+        with connection.wrap_database_errors:
+            kept = vars(connection)[_KEPT] = connection.create_cursor()
     wrapped: CursorWrapper = (
         connection.make_debug_cursor(kept)
         if connection.queries_logged

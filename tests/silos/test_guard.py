@@ -88,7 +88,6 @@ def test_reads_inside_a_transaction_of_another_silo_are_allowed(tables: None) ->
         "-- why\n  insert into silo_tests_tenant (name) values ('raw')",
         "/* a\nb */ UPDATE silo_tests_tenant SET name = 'y'",
         "DELETE FROM silo_tests_tenant",
-        # Long enough not to be remembered.
         f"WITH why AS (SELECT '{'y' * 5000}') DELETE FROM silo_tests_tenant",
         "WITH gone AS (DELETE FROM silo_tests_tenant RETURNING id) SELECT * FROM gone",
         "WITH one AS (SELECT 1) UPDATE silo_tests_tenant SET name = 'y'",
@@ -100,6 +99,24 @@ def test_reads_inside_a_transaction_of_another_silo_are_allowed(tables: None) ->
 def test_every_form_of_a_write_is_seen(tables: None, statement: Any) -> None:
     with transaction.atomic(using="control"), pytest.raises(SiloTransactionError):
         run("cell_us", statement)
+
+
+@on_all_silos
+def test_long_statements_are_not_remembered(tables: None) -> None:
+    """They have their values in them, and come once."""
+    before = guard._is_known_write.cache_info().currsize
+    run("cell_us", f"WITH why AS (SELECT '{'y' * 5000}') SELECT 1")
+    assert guard._is_known_write.cache_info().currsize == before
+
+
+@on_all_silos
+def test_an_alias_that_is_not_configured_spoils_no_write_to_another(
+    tables: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is for a system check to tell, and for who uses it."""
+    known = {**guard.silo_aliases(), "mistyped": (SiloMode.CELL, "eu")}
+    monkeypatch.setattr(guard, "silo_aliases", lambda: known)
+    run("cell_us", INSERT)
 
 
 @on_all_silos

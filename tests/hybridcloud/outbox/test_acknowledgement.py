@@ -6,9 +6,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from hybridcloud import hooks
+from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.shards import CellLease
 from hybridcloud.outbox.statements import Engine
 
@@ -232,3 +233,11 @@ def test_the_engine_makes_one_cursor_for_each_session() -> None:
         drain_us()
         assert made.call_count == before + 1
     assert ids() == []
+
+
+def test_a_session_that_ended_before_the_engine_first_used_it_is_opened_again() -> None:
+    connection = connections[US]
+    connection.close()
+    with pytest.raises(OperationalError), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    assert Engine(CellOutbox, US).query("any_parked", {}) == []
