@@ -6,7 +6,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections
+from django.db import OperationalError, connections, transaction
+from psycopg.errors import LockNotAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,6 +16,9 @@ CONTROL = "control"
 US = "cell_us"
 ALIASES = (CONTROL, US)
 PEER_DATABASE = "bench_peer"
+_ATTEMPTS = 600
+_LOCK_TIMEOUT_MS = 50
+"""Less than deadlock_timeout, after which PostgreSQL would choose who loses."""
 
 
 @contextmanager
@@ -56,9 +60,22 @@ def execute(sql: str, params: Any = None, *, alias: str = US) -> list[tuple[Any,
 
 
 def empty(*tables: str, alias: str = US) -> None:
-    """Empty tables; no copy of their rows matters here. Ids go on, since drainers remember them."""
-    execute("SET hybridcloud.truncate = allowed", alias=alias)
-    execute(f"TRUNCATE {', '.join(tables)}", alias=alias)
+    """Empty tables; no copy of their rows matters here. Ids go on, since drainers remember them.
+
+    Gives way, and tries again, where a drainer still works on them: else one of both would meet a
+    deadlock, or the next run begin with the wait for it.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            with transaction.atomic(using=alias):
+                execute("SET LOCAL hybridcloud.truncate = allowed", alias=alias)
+                execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_MS}ms'", alias=alias)
+                execute(f"TRUNCATE {', '.join(tables)}", alias=alias)
+        except OperationalError as exc:
+            if not isinstance(exc.__cause__, LockNotAvailable) or attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
 
 
 def settle(*tables: str, alias: str = US) -> None:
