@@ -175,8 +175,7 @@ class Leases:
             return [], {}
         given = set(keys)
         self.keys = [key for key in self.keys if key not in given]
-        statement = self.engine.sql("release", one=len(keys) == 1)
-        return [statement], {"token": self.token, **self.engine.keys(keys)}
+        return [self.engine.sql("release")], {"token": self.token, **self.engine.keys(keys)}
 
     def release(self) -> None:
         """Give all remaining shards back."""

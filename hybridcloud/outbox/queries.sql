@@ -16,8 +16,8 @@ SELECT cell_name FROM c
 -- name: not_off
 -- Left out where no switch is set, as nearly always: it is a tenth of a claim.
 k.shard_scope <> ALL(%(off_scopes)s::integer[])
-       AND NOT EXISTS (SELECT 1 FROM unnest(%(off_shard_scopes)s::integer[], %(off_shards)s::bigint[]) x(s, i)
-                        WHERE (x.s, x.i) = (k.shard_scope, k.shard_identifier))
+       AND (k.shard_scope, k.shard_identifier) NOT IN (
+            SELECT * FROM unnest(%(off_shard_scopes)s::integer[], %(off_shards)s::bigint[]))
        AND
 
 -- name: due
@@ -25,6 +25,9 @@ k.shard_scope <> ALL(%(off_scopes)s::integer[])
 -- shard, however deep the shard. Its first entries are read as they come: where shards are
 -- shallow, these are all that it takes. A lease row, live or expired, takes the shard out (an
 -- expired one is for claim_suspect), and so does a crash that is due again (claim_crashed).
+-- All conditions must filter what the walk yields: as a join (but for OFFSET) the shards would
+-- come in the order of the join, and the limit step over some. No index finds crashes of a shard:
+-- they are few, and read once. Asked for with the backoff, each shard would read all failures.
 WITH RECURSIVE head AS (
     SELECT DISTINCT shard_scope, shard_identifier FROM (
         SELECT shard_scope, shard_identifier FROM {outbox}
@@ -42,11 +45,14 @@ WITH RECURSIVE head AS (
 ), due AS (
     SELECT {cell_value}k.shard_scope, k.shard_identifier FROM k
      WHERE {not_off}NOT EXISTS (SELECT 1 FROM {lease} l
-                        WHERE {l_in_cell}(l.shard_scope, l.shard_identifier) = (k.shard_scope, k.shard_identifier))
-       AND NOT EXISTS (SELECT 1 FROM {failure} f
+                        WHERE {l_in_cell}(l.shard_scope, l.shard_identifier) = (k.shard_scope, k.shard_identifier)
+                       OFFSET 0)
+       AND NOT (%(heed)s AND EXISTS (SELECT 1 FROM {failure} f
                         WHERE {f_in_cell}(f.shard_scope, f.shard_identifier) = (k.shard_scope, k.shard_identifier)
-                          AND ((f.level = 0 AND f.scheduled_for > clock_timestamp() AND %(heed)s)
-                               OR (f.crashed AND f.scheduled_for <= clock_timestamp())))
+                          AND f.level = 0 AND f.scheduled_for > clock_timestamp()))
+       AND (k.shard_scope, k.shard_identifier) NOT IN (
+            SELECT f.shard_scope, f.shard_identifier FROM {failure} f
+             WHERE {f_in_cell}f.crashed AND f.scheduled_for <= clock_timestamp())
      LIMIT %(most)s
 )
 
@@ -69,8 +75,9 @@ RETURNING {key}
 INSERT INTO {lease} ({key}, owner, token, until)
 SELECT {k_key}, %(owner)s, %(token)s, clock_timestamp() + make_interval(secs => %(lease)s)
   FROM {keys}
- WHERE NOT EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})
-                      AND ((f.level = 0 AND f.scheduled_for > clock_timestamp() AND %(heed)s) OR f.crashed))
+ WHERE NOT (%(heed)s AND EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})
+                                    AND f.level = 0 AND f.scheduled_for > clock_timestamp()))
+   AND ({k_key}) NOT IN (SELECT {f_key} FROM {failure} f WHERE f.crashed)
  ORDER BY {k_key}
     ON CONFLICT DO NOTHING
 RETURNING {key}
@@ -205,8 +212,10 @@ DELETE FROM {failure} WHERE id = ANY(%(failure_ids)s)
 
 -- name: release
 -- Fenced by the token: a worker that was stalled past its lease releases nothing of its successor.
-DELETE FROM {lease} l USING {keys}
- WHERE ({l_key}) = ({k_key}) AND l.token = %(token)s
+-- The keys are one, or all that are left of the claim, so their columns may be asked for each by
+-- itself. Joined with the keys, a lease for which the statistics expect one row a token would be
+-- compared with each of them.
+DELETE FROM {lease} l WHERE {l_of_keys} AND l.token = %(token)s
 
 -- name: mark
 UPDATE {lease} l SET handling = %(handling)s FROM unnest({arrays}) k({key})

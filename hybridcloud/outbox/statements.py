@@ -93,6 +93,9 @@ def sql(tables: Tables, name: str, *, one: bool = False, off: bool = True, **mor
     for alias in _ALIASES:
         qualified = [f"{alias}.{column}" for column in columns]
         words[f"{alias}_key"] = ", ".join(qualified)
+        words[f"{alias}_of_keys"] = " AND ".join(
+            f"{column} = ANY({array})" for column, array in zip(qualified, arrays, strict=True)
+        )
         words[f"{alias}_key_text"] = f"concat_ws(':', {', '.join(qualified)})"
         words[f"{alias}_in_cell"] = f"{alias}.cell_name = %(cell)s AND " if control else ""
         words[f"{alias}_cell_on"] = (

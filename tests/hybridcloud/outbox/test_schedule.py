@@ -59,6 +59,14 @@ def test_due_shards_are_those_that_could_be_drained_now() -> None:
     assert schedule.find_due_shards(CellOutbox, alias=US, limit=0) == []
 
 
+def hits(engine: Engine, name: str, params: dict[str, Any]) -> int:
+    """Return the blocks that a statement reads."""
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {engine.sql(name)}"
+    ((plan,),) = engine.results([explain], params)[0]
+    (root,) = json.loads(plan) if isinstance(plan, str) else plan
+    return int(root["Plan"]["Shared Hit Blocks"])
+
+
 @committed
 def test_the_scan_reads_index_tuples_by_shards_and_not_by_messages() -> None:
     """EXPLAIN ANALYZE: 300 messages in a shard cost what 30 cost; the first few hundred are read as they come."""
@@ -71,15 +79,41 @@ def test_the_scan_reads_index_tuples_by_shards_and_not_by_messages() -> None:
         params = due_params(Switches(), after=FIRST, most=100, cell=None)
         with connections[US].cursor() as cursor:
             cursor.execute("VACUUM ANALYZE hybridcloud_celloutbox")
-            cursor.execute(
-                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + engine.sql("find_due"), params
-            )
-            plan = cursor.fetchone()[0]
-        if isinstance(plan, str):
-            plan = json.loads(plan)
-        return int(plan[0]["Plan"]["Shared Hit Blocks"])
+        return hits(engine, "find_due", params)
 
     assert buffers(300) <= 2 * buffers(30)
+
+
+@committed
+@pytest.mark.parametrize("name", ["find_due", "claim_known"])
+def test_a_claim_costs_the_same_however_many_other_shards_fail(name: str) -> None:
+    scope = int(Kind.ORDERED.get_scope())
+    keys = [(scope, each) for each in range(1, 101)]
+    engine = Engine(CellOutbox, US)
+    params = {
+        **due_params(Switches(), after=FIRST, most=100, cell=None),
+        **engine.keys(keys),
+        "owner": "somebody",
+        "token": 1,
+        "lease": 15,
+    }
+
+    def buffers(failures: int) -> int:
+        with connections[US].cursor() as cursor:
+            cursor.execute("TRUNCATE hybridcloud_celllease, hybridcloud_cellfailure")
+            cursor.execute(
+                "INSERT INTO hybridcloud_cellfailure (shard_scope, shard_identifier, level, category,"
+                " object_identifier, message_id, attempts, scheduled_from, scheduled_for, crashed,"
+                " last_error, last_traceback)"
+                " SELECT %s, 1000 + n, 2, 1, n, n, 1, now(), now(), false, '', ''"
+                " FROM generate_series(1, %s) n",
+                [scope, failures],
+            )
+            cursor.execute("VACUUM ANALYZE hybridcloud_cellfailure")
+        return hits(engine, name, params)
+
+    write(*(message(Kind.ORDERED, shard=each) for _, each in keys))
+    assert buffers(2000) <= buffers(0) + 500
 
 
 @committed

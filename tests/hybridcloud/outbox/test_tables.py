@@ -7,6 +7,8 @@ from django.core.management import call_command
 from django.db import connections
 
 from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox import switches as kill_switches
+from hybridcloud.outbox.claim import Leases, due_params
 from hybridcloud.outbox.statements import Engine
 
 from .engine import US, Kind, message, write
@@ -126,3 +128,46 @@ def test_shards_are_read_by_their_index_whatever_the_statistics_say(
     assert any(f"{table}_{index}" in line for line in scans)
     # The newest messages that supersede others are then taken by their ids.
     assert name == "fetch_superseding" or not any("pkey" in line for line in scans)
+
+
+def analyze(engine: Engine, shards: range, *, messages: range) -> None:
+    """Let the statistics be of leases of some shards, all of one claim, and of messages of others."""
+    scope = int(Kind.ORDERED.get_scope())
+    write(*(message(Kind.ORDERED, shard=each) for each in messages))
+    with engine.connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO hybridcloud_celllease (shard_scope, shard_identifier, owner, token, until)"
+            " SELECT %s, n, 'somebody', 1, now() + interval '1 h' FROM generate_series(%s, %s) n",
+            [scope, shards.start, shards.stop - 1],
+        )
+        cursor.execute("ANALYZE hybridcloud_celllease, hybridcloud_celloutbox")
+
+
+@pytest.mark.usefixtures("committed")
+def test_due_shards_come_in_order_whatever_the_statistics_say() -> None:
+    """Else a pass would step over shards, which then had no turn in its round."""
+    engine = Engine(CellOutbox, US)
+    scope = int(Kind.ORDERED.get_scope())
+    analyze(engine, range(5000, 5400), messages=range(1, 11))
+    write(*(message(Kind.ORDERED, shard=each) for each in range(100, 400)))
+    params = due_params(kill_switches.current(), after=(scope, 50), most=25, cell=None)
+    due = engine.query("find_due", params)
+    assert due == [(scope, each) for each in range(100, 125)]
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("count", [1, 256])
+def test_leases_are_given_back_by_their_keys_whatever_the_statistics_say(count: int) -> None:
+    """Where they are of one claim, its token seems to be of one row, to be compared with each key."""
+    leases = Leases(engine := Engine(CellOutbox, US))
+    analyze(engine, range(5000, 5600), messages=range(1, count + 1))
+    scope = int(Kind.ORDERED.get_scope())
+    assert leases.claim_known([(scope, each) for each in range(1, count + 1)])
+    (statement,), params = leases.releasing(leases.keys)
+    plan = [line.strip() for (line,) in engine.results([f"EXPLAIN {statement}"], params)[0]]
+    assert [line for line in plan if "Loop" in line or "Join" in line] == []
+    assert any(line.startswith("Index Cond:") and "shard_identifier" in line for line in plan)
+    engine.run([statement], params)
+    with engine.connection.cursor() as cursor:
+        cursor.execute("SELECT token, count(*) FROM hybridcloud_celllease GROUP BY token")
+        assert cursor.fetchall() == [(1, 600)]
