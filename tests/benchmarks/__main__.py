@@ -49,6 +49,8 @@ def main() -> int:
     console.print(verdicts(targets, title="targets"))
     missed = [key for key, ratio in targets if not ratio.reached]
     console.print(f"{len(targets) - len(missed)} of {len(targets)} targets reached")
+    if options.quick:
+        console.print("A quick run is a first look: what it misses, measure again without --quick.")
     return 1 if missed else 0
 
 

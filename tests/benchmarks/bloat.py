@@ -74,7 +74,7 @@ def measure(*, runs: int, quick: bool) -> Results:
     """Drain under steady writing, free and with a held snapshot."""
     del runs
     results = Results("bloat", 1)
-    sustained, held = (36.0, 36.0) if quick else (180.0, 120.0)
+    sustained, held = (24.0, 24.0) if quick else (180.0, 120.0)
     tell(f"{RATE} messages a second for {sustained:.0f} s")
     free, rate = _run(sustained)
     _keep(results, "free", free, rate)
@@ -88,13 +88,14 @@ def measure(*, runs: int, quick: bool) -> Results:
         "sustained",
         f"capacity in the last third of {sustained:.0f} s over the first",
         thirds[1] / thirds[0],
-        least=0.9,
+        # A target of minutes: the sixths of less are too short for it.
+        least=None if quick else 0.9,
     )
     results.compare(
         "held",
         f"capacity with a held snapshot, last sixth of {held:.0f} s, over free",
         capacity[-1] / (sum(free) / len(free)),
-        least=0.6,
+        least=None if quick else 0.6,
     )
     results.notes += [
         f"Capacity: messages a second of busy drain time; the writer commits {RATE} a second and shares the cores.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
@@ -23,10 +24,29 @@ PROCRASTINATE_10: Final = Peer("run_procrastinate", (("concurrency", 10),))
 PGQUEUER: Final = Peer("run_pgqueuer", (("batch_size", 100),))
 RELIABLE: Final = Peer("run_reliable_outbox", (("batch_size", 100),))
 
-_SLOW: Final = 500
-"""Messages for those that would take minutes for all of a shape."""
 _HOT_KEY: Final = 400
 """django-reliable-outbox is quadratic in the depth of a key; with more it would not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """How much is measured.
+
+    Attributes:
+        runs: of each figure.
+        turns: of a figure whose difference to another is small.
+        messages: of a shape, at most.
+        slow: messages for those that would take minutes for all of a shape.
+        waiting: messages where the handler is what takes time.
+        with_peers: whether the peers handle these too.
+    """
+
+    runs: int
+    turns: int
+    messages: int
+    slow: int
+    waiting: int
+    with_peers: bool
 
 
 class DurableOurs(Ours):
@@ -37,9 +57,9 @@ class DurableOurs(Ours):
             super().drain()
 
 
-def _engines(shape: Shape) -> dict[str, tuple[Engine, Shape]]:
+def _engines(shape: Shape, most: int) -> dict[str, tuple[Engine, Shape]]:
     """Return the engines for a shape with no-op handlers, each with as many messages as it can take."""
-    slow = shape.at_most(_SLOW)
+    slow = shape.at_most(most)
     hot = shape.shards == 1
     repeated = shape.objects < shape.messages
     found: dict[str, tuple[Engine, Shape]] = {
@@ -56,7 +76,7 @@ def _engines(shape: Shape) -> dict[str, tuple[Engine, Shape]]:
     if not hot:
         found["procrastinate, 10 at once"] = (PROCRASTINATE_10, slow)
     found["pgqueuer, batch 100, unordered"] = (PGQUEUER, shape)
-    found["reliable-outbox"] = (RELIABLE, shape.at_most(_HOT_KEY) if hot else slow)
+    found["reliable-outbox"] = (RELIABLE, slow.at_most(_HOT_KEY) if hot else slow)
     return found
 
 
@@ -68,42 +88,47 @@ def measure(*, runs: int, quick: bool) -> Results:
         "pgqueuer keeps no order per key; its rates are for less than the others do.",
         "Of messages on 10 objects each removed one counts; the peers do not coalesce.",
     ]
+    if quick:
+        extent = _Extent(runs, max(runs, 5), 3000, slow=150, waiting=100, with_peers=False)
+    else:
+        extent = _Extent(runs, max(runs, 9), 10_000, slow=500, waiting=500, with_peers=True)
     for shape in shapes.ALL:
-        _measure_shape(results, shape, runs=runs)
-    _measure_overhead(results, runs=runs)
-    _measure_depth(results, runs=runs)
-    _measure_single(results, runs=runs)
-    _measure_waiting(results, runs=runs, quick=quick)
+        _measure_shape(results, shape.at_most(extent.messages), extent)
+    _measure_overhead(results, extent)
+    _measure_depth(results, turns=extent.turns)
+    _measure_single(results, extent)
+    _measure_waiting(results, extent)
     workers.measure(results, runs=runs)
     peers.drop_database()
     _compare(results)
     return results
 
 
-def _measure_shape(results: Results, shape: Shape, *, runs: int) -> None:
-    engines = _engines(shape)
+def _measure_shape(results: Results, shape: Shape, extent: _Extent) -> None:
+    engines = _engines(shape, extent.slow)
     candidates = {
         name: partial(engine.rate, own, handler_ms=0) for name, (engine, own) in engines.items()
     }
     for name, measured in alternate(
-        candidates, runs=runs, tell=lambda what: tell(f"{shape.name}: {what}")
+        candidates, runs=extent.runs, tell=lambda what: tell(f"{shape.name}: {what}")
     ).items():
         results.add(f"{shape.name}/{name}", measured, "messages/s", count=engines[name][1].count)
 
 
-def _measure_overhead(results: Results, *, runs: int) -> None:
+def _measure_overhead(results: Results, extent: _Extent) -> None:
     """Measure the engine and the raw loop by turns of one: their difference is smaller than a drift of minutes."""
-    for shape in (shapes.MANY_SHARDS, shapes.HOT_SHARD, shapes.SQUARE):
+    for whole in (shapes.MANY_SHARDS, shapes.HOT_SHARD, shapes.SQUARE):
+        shape = whole.at_most(extent.messages)
         measured = alternate(
             {"ours": partial(Ours().rate, shape), "raw loop": partial(RawLoop().rate, shape)},
-            runs=max(runs, 9),
+            runs=extent.turns,
             tell=lambda what, s=shape: tell(f"{s.name}, by turns: {what}"),
         )
         for name, each in measured.items():
             results.add(f"{shape.name}, by turns/{name}", each, "messages/s", count=shape.count)
 
 
-def _measure_depth(results: Results, *, runs: int) -> None:
+def _measure_depth(results: Results, *, turns: int) -> None:
     """Measure the cost of one message in a hot shard, shallow and deep, in the same series."""
     small, large = shapes.HOT_SHARD.at_most(1000), shapes.HOT_SHARD
     measured = alternate(
@@ -111,16 +136,16 @@ def _measure_depth(results: Results, *, runs: int) -> None:
             "1000": partial(Ours().rate, small),
             "10000": partial(Ours().rate, large),
         },
-        runs=max(runs, 9),
+        runs=turns,
         tell=lambda what: tell(f"hot shard of {what}"),
     )
     for name, each in measured.items():
         results.add(f"hot shard of {name}/ours", each, "messages/s", count=int(name))
 
 
-def _measure_single(results: Results, *, runs: int) -> None:
+def _measure_single(results: Results, extent: _Extent) -> None:
     """Measure one acknowledgement a message, on one hot shard."""
-    shape, slow = shapes.HOT_SHARD.at_most(3000), shapes.HOT_SHARD.at_most(_SLOW)
+    shape, slow = shapes.HOT_SHARD.at_most(3000), shapes.HOT_SHARD.at_most(extent.slow)
     engines: dict[str, tuple[Engine, Shape]] = {
         "ack=1": (Ours(Category.ACKNOWLEDGED), shape),
         "ack=1, durable": (DurableOurs(Category.ACKNOWLEDGED), shape),
@@ -131,23 +156,23 @@ def _measure_single(results: Results, *, runs: int) -> None:
     }
     candidates = {name: partial(e.rate, own, handler_ms=0) for name, (e, own) in engines.items()}
     for name, measured in alternate(
-        candidates, runs=runs, tell=lambda what: tell(f"each alone: {what}")
+        candidates, runs=extent.runs, tell=lambda what: tell(f"each alone: {what}")
     ).items():
         results.add(f"each alone/{name}", measured, "messages/s", count=engines[name][1].count)
 
 
-def _measure_waiting(results: Results, *, runs: int, quick: bool) -> None:
+def _measure_waiting(results: Results, extent: _Extent) -> None:
     """Measure handlers that wait 1 ms; all with the same few messages, as the handler is what takes time."""
     for shape in shapes.ALL:
         repeated = shape.objects < shape.messages
         # On 10 objects there are 10 calls, so all messages fit in.
-        own = shape if repeated else shape.at_most(200 if quick else 500)
+        own = shape if repeated else shape.at_most(extent.waiting)
         engines: dict[str, tuple[Engine, Shape]] = {
             "ours": (Ours(), own),
             "raw loop": (RawLoop(), own),
             "per message": (PerMessage(), own),
         }
-        if not repeated:
+        if extent.with_peers and not repeated:
             engines["procrastinate"] = (PROCRASTINATE, own)
             engines["pgqueuer, batch 100, unordered"] = (PGQUEUER, own)
             engines["reliable-outbox"] = (RELIABLE, own.at_most(_HOT_KEY))
@@ -156,7 +181,7 @@ def _measure_waiting(results: Results, *, runs: int, quick: bool) -> None:
             for name, (engine, each) in engines.items()
         }
         for name, measured in alternate(
-            candidates, runs=runs, tell=lambda what, s=shape: tell(f"{s.name}, 1 ms: {what}")
+            candidates, runs=extent.runs, tell=lambda what, s=shape: tell(f"{s.name}, 1 ms: {what}")
         ).items():
             key = f"{shape.name}, 1 ms/{name}"
             results.add(key, measured, "messages/s", count=engines[name][1].count)

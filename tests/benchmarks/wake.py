@@ -131,7 +131,7 @@ def measure(*, runs: int, quick: bool) -> Results:
     # Kicks go by the app that is current in the process.
     celery_app.app.set_current()
     client = redis.Redis.from_url(os.environ["REDIS_URL"], socket_timeout=90)
-    samples, seconds = (30, 1.0) if quick else (100, 3.0)
+    samples, seconds = (15, 1.0) if quick else (100, 3.0)
     world.empty(*OURS)
     # By turns would start a worker for each run, so the runs of one way follow one another.
     with _worker(client):

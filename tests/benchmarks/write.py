@@ -210,7 +210,7 @@ def _bulk_cost(create: Callable[[int], None], count: int) -> float:
 def measure(*, runs: int, quick: bool) -> Results:
     """Write in all the ways, one row, ten rows and ten thousand at once."""
     results = Results("write", runs)
-    times, count = (60, 2000) if quick else (300, 10_000)
+    times, count = (150, 2000) if quick else (300, 10_000)
     post_save.connect(_no_op, sender=HeardDocument)
     with assume_silo(SiloMode.CELL, cell="us"):
         _series(
