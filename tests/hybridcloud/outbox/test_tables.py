@@ -166,7 +166,7 @@ def test_leases_are_given_back_by_their_keys_whatever_the_statistics_say(count: 
     (statement,), params = leases.releasing(leases.keys)
     plan = [line.strip() for (line,) in engine.results([f"EXPLAIN {statement}"], params)[0]]
     assert [line for line in plan if "Loop" in line or "Join" in line] == []
-    assert any(line.startswith("Index Cond:") and "shard_identifier" in line for line in plan)
+    assert [line for line in plan if "hybridcloud_celllease_pkey" in line]
     engine.run([statement], params)
     with engine.connection.cursor() as cursor:
         cursor.execute("SELECT token, count(*) FROM hybridcloud_celllease GROUP BY token")
