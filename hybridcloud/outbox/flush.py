@@ -177,9 +177,8 @@ class _Flush:
         ids = [row.id for row in self._own[key]]
         pause = _FIRST_POLL
         while True:
-            left, blocked = self._engine.query(
-                "own_left", {"ids": ids, **self._engine.keys([key])}
-            )[0]
+            params = {"ids": ids, "heed": True, **self._engine.keys([key])}
+            left, blocked = self._engine.query("own_left", params)[0]
             if not left or blocked:
                 return
             leases = Leases(self._engine)

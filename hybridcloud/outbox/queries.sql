@@ -20,14 +20,18 @@ k.shard_scope <> ALL(%(off_scopes)s::integer[])
             SELECT * FROM unnest(%(off_shard_scopes)s::integer[], %(off_shards)s::bigint[]))
        AND
 
+-- name: keeps
+-- Which failures keep their shard from a claim: the whole waits for its next try, or a crash is due
+-- again, whose shard is drained alone (claim_crashed).
+(CASE WHEN f.scheduled_for > clock_timestamp() AND %(heed)s THEN f.level = 0 ELSE f.crashed END)
+
 -- name: due
 -- Shards that may be drained, from a cursor on: a loose scan of the shard index, one probe a
 -- shard, however deep the shard. Its first entries are read as they come: where shards are
 -- shallow, these are all that it takes. A lease row, live or expired, takes the shard out (an
--- expired one is for claim_suspect), and so does a crash that is due again (claim_crashed).
+-- expired one is for claim_suspect), and so does a failure that keeps it.
 -- All conditions must filter what the walk yields: as a join (but for OFFSET) the shards would
--- come in the order of the join, and the limit step over some. No index finds crashes of a shard:
--- they are few, and read once. Asked for with the backoff, each shard would read all failures.
+-- come in the order of the join, and the limit step over some.
 WITH RECURSIVE head AS (
     SELECT DISTINCT shard_scope, shard_identifier FROM (
         SELECT shard_scope, shard_identifier FROM {outbox}
@@ -47,12 +51,9 @@ WITH RECURSIVE head AS (
      WHERE {not_off}NOT EXISTS (SELECT 1 FROM {lease} l
                         WHERE {l_in_cell}(l.shard_scope, l.shard_identifier) = (k.shard_scope, k.shard_identifier)
                        OFFSET 0)
-       AND NOT (%(heed)s AND EXISTS (SELECT 1 FROM {failure} f
+       AND NOT EXISTS (SELECT 1 FROM {failure} f
                         WHERE {f_in_cell}(f.shard_scope, f.shard_identifier) = (k.shard_scope, k.shard_identifier)
-                          AND f.level = 0 AND f.scheduled_for > clock_timestamp()))
-       AND (k.shard_scope, k.shard_identifier) NOT IN (
-            SELECT f.shard_scope, f.shard_identifier FROM {failure} f
-             WHERE {f_in_cell}f.crashed AND f.scheduled_for <= clock_timestamp())
+                          AND {keeps})
      LIMIT %(most)s
 )
 
@@ -75,9 +76,7 @@ RETURNING {key}
 INSERT INTO {lease} ({key}, owner, token, until)
 SELECT {k_key}, %(owner)s, %(token)s, clock_timestamp() + make_interval(secs => %(lease)s)
   FROM {keys}
- WHERE NOT (%(heed)s AND EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})
-                                    AND f.level = 0 AND f.scheduled_for > clock_timestamp()))
-   AND ({k_key}) NOT IN (SELECT {f_key} FROM {failure} f WHERE f.crashed)
+ WHERE NOT EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key}) AND {keeps})
  ORDER BY {k_key}
     ON CONFLICT DO NOTHING
 RETURNING {key}
@@ -130,14 +129,15 @@ SELECT {key}, id FROM {outbox} WHERE {in_cell}id <= %(passed)s ORDER BY id LIMIT
 -- name: fetch
 -- Always a statement after the claim's, so that it sees what the last owner deleted (rule 1).
 -- `afters`: where each shard's reading begins, 0 for its head.
--- `flagged`: the shard has parked messages or failures; whoever reads that reads them too.
+-- `flagged`: the shard has parked messages or failures; whoever reads that reads them too. Looked for
+-- shard by shard: but for OFFSET both tables may be read whole, and hashed.
 -- By key and id together, here and below: for a shard's equality and ORDER BY id the primary key would
 -- do as well, and where statistics are of one hot shard it is taken, and walked from end to end.
 SELECT k.n, {o_message},
        x.flagged
   FROM unnest({arrays}, %(afters)s::bigint[]) WITH ORDINALITY k({key}, after, n)
- CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}))
-                         OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})) AS flagged) x
+ CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}) OFFSET 0)
+                         OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key}) OFFSET 0) AS flagged) x
  CROSS JOIN LATERAL (SELECT * FROM {outbox} o
                       WHERE ({o_key}, o.id) > ({k_key}, k.after) AND ({o_key}, o.id) <= ({k_key}, %(bound)s)
                       ORDER BY {o_key}, o.id LIMIT %(most)s) o
@@ -147,8 +147,8 @@ SELECT k.n, {o_message},
 SELECT k.n, {o_message},
        x.flagged
   FROM unnest({arrays}) WITH ORDINALITY k({key}, n)
- CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}))
-                         OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key})) AS flagged) x
+ CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}) OFFSET 0)
+                         OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key}) OFFSET 0) AS flagged) x
  CROSS JOIN LATERAL (SELECT * FROM {outbox} o
                       WHERE ({o_key}, o.id) BETWEEN ({k_key}, 0) AND ({k_key}, 9223372036854775807)
                         AND (o.category, o.object_identifier) IN
@@ -323,10 +323,9 @@ INSERT INTO {lease} TABLE hybridcloud_live_leases
 
 -- name: own_left
 -- The poll of a sync flush that waits: how many of these messages are still there, and whether
--- waiting is in vain: the shard is in backoff, or its drainer is lost.
+-- waiting is in vain: the shard is in backoff, its crash is due, or its drainer is lost.
 SELECT (SELECT count(*) FROM {outbox} WHERE id = ANY(%(ids)s)),
-       EXISTS (SELECT 1 FROM {failure} f JOIN unnest({arrays}) k({key}) ON ({f_key}) = ({k_key})
-                WHERE f.crashed OR (f.level = 0 AND f.scheduled_for > clock_timestamp()))
+       EXISTS (SELECT 1 FROM {failure} f JOIN unnest({arrays}) k({key}) ON ({f_key}) = ({k_key}) AND {keeps})
        OR EXISTS (SELECT 1 FROM {lease} l JOIN unnest({arrays}) k({key}) ON ({l_key}) = ({k_key})
                    WHERE l.until <= clock_timestamp() OR l.suspect)
 

@@ -136,6 +136,14 @@ def _one_per_level(*shard: str) -> list[models.BaseConstraint]:
     ]
 
 
+def _failure_indexes(*shard: str) -> list[models.Index]:
+    crashed = models.Q(crashed=True)
+    return [
+        models.Index(fields=shard, name="%(class)s_of_shard"),
+        models.Index(fields=["scheduled_for"], condition=crashed, name="%(class)s_crashed"),
+    ]
+
+
 _CELL_SHARD = ("shard_scope", "shard_identifier")
 _CONTROL_SHARD = ("cell_name", *_CELL_SHARD)
 
@@ -180,6 +188,7 @@ class CellFailureBase(FailureColumns):
     class Meta:
         abstract = True
         constraints: ClassVar = _one_per_level(*_CELL_SHARD)
+        indexes: ClassVar = _failure_indexes(*_CELL_SHARD)
 
 
 class ControlFailureBase(TargetCell, FailureColumns):
@@ -188,6 +197,7 @@ class ControlFailureBase(TargetCell, FailureColumns):
     class Meta:
         abstract = True
         constraints: ClassVar = _one_per_level(*_CONTROL_SHARD)
+        indexes: ClassVar = _failure_indexes(*_CONTROL_SHARD)
 
 
 @cell_silo_model

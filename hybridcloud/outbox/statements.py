@@ -102,6 +102,7 @@ def sql(tables: Tables, name: str, *, one: bool = False, off: bool = True, **mor
             f"{alias}.cell_name <> ALL(%(off_cells)s::text[])" if control else "true"
         )
     words["not_off"] = f"{_texts()['not_off']} " if off else ""
+    words["keeps"] = _texts()["keeps"]
     words["due"] = _texts()["due"].format(**words)
     return _texts()[name].format(**words)
 

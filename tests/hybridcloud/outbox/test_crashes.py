@@ -5,20 +5,28 @@ from __future__ import annotations
 import pytest
 
 from hybridcloud import hooks
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.claim import FIRST, Leases
+from hybridcloud.outbox.schedule import find_due_shards, tick
 from hybridcloud.outbox.shards import CellLease, CellParked
+from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.switches import Switches
 
 from .engine import (
     US,
     Child,
     Kind,
+    Lane,
     drain_us,
     failures,
     ids,
     leases,
     listening,
     make_due,
+    message,
     parked,
     put,
+    write,
 )
 
 pytestmark = [pytest.mark.rule(8), pytest.mark.usefixtures("committed")]
@@ -99,6 +107,50 @@ def test_after_a_crash_the_group_is_tried_alone_and_one_crash_is_one_attempt() -
         assert [failure.attempts for failure in failures()] == [attempts]
 
 
+def crashed_twice(kind: Kind, obj: int) -> None:
+    """Leave a recorded crash of an object, which waits for its next try."""
+    put(kind, obj=obj)
+    for _ in range(2):
+        crash(kind, obj)
+    drain_us()
+
+
+@pytest.mark.parametrize("heed", [True, False])
+def test_a_shard_whose_crash_is_due_is_claimed_to_be_drained_alone_and_not_otherwise(
+    *, heed: bool
+) -> None:
+    """Claimed with others it would be held and not drained: by busy drainers again and again."""
+    crashed_twice(Kind.BY_OBJECT, 7)
+    put(Kind.BY_OBJECT, obj=8)
+    put(Kind.BY_OBJECT, shard=2)
+    put(Kind.BY_OBJECT, obj=7)
+    if heed:
+        make_due()
+        assert find_due_shards(CellOutbox, alias=US, limit=10) == [(Lane.BY_OBJECT, 2)]
+    ill, well = ((int(Lane.BY_OBJECT), shard) for shard in (1, 2))
+    due = Leases(Engine(CellOutbox, US))
+    assert due.claim_due(after=FIRST, most=10, switches=Switches(), heed_backoff=heed)
+    assert due.keys == [well]
+    due.release()
+    known = Leases(due.engine)
+    assert known.claim_known([ill, well], heed_backoff=heed)
+    assert known.keys == [well]
+    assert not Leases(due.engine).claim_known([ill], heed_backoff=heed)
+    alone = Leases(due.engine)
+    assert alone.claim_suspect(switches=Switches(), heed_backoff=heed)
+    assert (alone.keys, alone.suspect) == ([ill], True)
+
+
+def test_while_a_crashed_object_waits_the_rest_of_its_shard_is_flushed() -> None:
+    crashed_twice(Kind.BY_OBJECT, 7)
+    with listening(Kind.BY_OBJECT) as seen:
+        write(message(Kind.BY_OBJECT, obj=8), flush=True)
+        assert seen.objects == [8]
+        write(message(Kind.BY_OBJECT, obj=7), flush=True)
+    assert seen.objects == [8]
+    assert [failure.attempts for failure in failures()] == [1]
+
+
 def test_crashes_end_in_the_dead_letters_where_max_attempts_says_so() -> None:
     message_id = put(Kind.LIMITED, obj=7)
     after = put(Kind.LIMITED, obj=8)
@@ -144,10 +196,6 @@ def test_a_crash_at_object_level_parks_the_object_and_the_shard_goes_on() -> Non
 
 
 def test_a_tick_deletes_lapsed_leases_of_empty_shards_but_not_evidence() -> None:
-    from hybridcloud.outbox import CellOutbox
-    from hybridcloud.outbox.schedule import tick
-    from hybridcloud.outbox.statements import Engine
-
     for shard, handling in ((1, None), (2, 99)):
         CellLease.objects.using(US).create(
             shard_scope=9000,

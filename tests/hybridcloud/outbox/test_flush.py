@@ -12,6 +12,8 @@ from django.test.utils import CaptureQueriesContext
 
 from hybridcloud import causation, hooks
 from hybridcloud.outbox import CellOutbox, OutboxFlushError, flush, kick, outbox_context
+from hybridcloud.outbox.recorded import Failures
+from hybridcloud.outbox.shards import CellFailure, CellLease
 from hybridcloud.outbox.statements import Engine
 from hybridcloud.outbox.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
@@ -20,6 +22,7 @@ from .engine import (
     US,
     WAIT,
     Kind,
+    Lane,
     Worker,
     drain_us,
     failures,
@@ -143,6 +146,53 @@ def test_a_flush_waits_for_another_drainer_and_returns_when_its_messages_are_gon
     assert (Kind.PLAIN, 7, "mine") in seen.calls
     assert ids() == []
     assert kicks == []
+
+
+class Waits(hooks.Hooks):
+    """Counts how often a flush waits for another drainer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_wait(self) -> None:
+        self.count += 1
+
+
+PAST, SOON = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+SHARD = {"shard_scope": int(Lane.BY_OBJECT), "shard_identifier": 1}
+
+
+@pytest.mark.parametrize(
+    ("lease", "failure", "waits"),
+    [
+        ({"until": PAST}, {}, False),
+        ({"until": SOON, "suspect": True}, {}, False),
+        ({}, {"level": Failures.SHARD, "scheduled_for": SOON}, False),
+        ({}, {"level": Failures.OBJECT, "scheduled_for": PAST, "crashed": True}, False),
+        ({"until": SOON}, {"level": Failures.OBJECT, "scheduled_for": SOON, "crashed": True}, True),
+    ],
+    ids=["lost", "drained alone", "backoff", "crash that is due", "crash that waits"],
+)
+def test_a_flush_waits_where_its_messages_will_have_their_turn_soon(
+    lease: dict[str, Any], failure: dict[str, Any], *, waits: bool
+) -> None:
+    """Where a lease or a failure keeps them for longer, it would wait in vain."""
+    if lease:
+        CellLease.objects.using(US).create(owner="another", token=1, **SHARD, **lease)
+    if failure:
+        CellFailure.objects.using(US).create(
+            category=Kind.BY_OBJECT,
+            object_identifier=7,
+            message_id=1,
+            attempts=1,
+            **SHARD,
+            **failure,
+        )
+    counted = Waits()
+    with listening(Kind.BY_OBJECT) as seen, counted_kicks(), hooks.installed(counted):
+        save(message(Kind.BY_OBJECT, obj=8))
+    assert seen.calls == []
+    assert bool(counted.count) is waits
 
 
 def test_a_flush_gives_up_after_its_time_and_kicks() -> None:

@@ -85,10 +85,26 @@ def test_the_scan_reads_index_tuples_by_shards_and_not_by_messages() -> None:
 
 
 @committed
-@pytest.mark.parametrize("name", ["find_due", "claim_known"])
-def test_a_claim_costs_the_same_however_many_other_shards_fail(name: str) -> None:
+@pytest.mark.parametrize("shards", [1, 100])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "find_due",
+        "claim_known",
+        "claim_suspect",
+        "claim_crashed",
+        "stale",
+        "fetch",
+        "fetch_own",
+        "fetch_own_one",
+        "fetch_superseding",
+        "failures_of_shards",
+        "own_left",
+    ],
+)
+def test_a_pass_costs_the_same_however_many_other_shards_fail(name: str, shards: int) -> None:
     scope = int(Kind.ORDERED.get_scope())
-    keys = [(scope, each) for each in range(1, 101)]
+    keys = [(scope, each) for each in range(1, shards + 1)]
     engine = Engine(CellOutbox, US)
     params = {
         **due_params(Switches(), after=FIRST, most=100, cell=None),
@@ -96,6 +112,14 @@ def test_a_claim_costs_the_same_however_many_other_shards_fail(name: str) -> Non
         "owner": "somebody",
         "token": 1,
         "lease": 15,
+        "after": 0,
+        "afters": [0] * shards,
+        "bound": 10**12,
+        "categories": [Kind.ORDERED.value],
+        "objects": [1],
+        "ids": [],
+        "only": None,
+        "off": [],
     }
 
     def buffers(failures: int) -> int:
@@ -113,7 +137,7 @@ def test_a_claim_costs_the_same_however_many_other_shards_fail(name: str) -> Non
         return hits(engine, name, params)
 
     write(*(message(Kind.ORDERED, shard=each) for _, each in keys))
-    assert buffers(2000) <= buffers(0) + 500
+    assert buffers(2000) <= buffers(0) + 10 + 5 * shards
 
 
 @committed

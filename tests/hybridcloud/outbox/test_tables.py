@@ -79,7 +79,7 @@ def test_a_cell_has_no_table_of_control() -> None:
 
 
 def test_migrations_go_back_and_forth() -> None:
-    for target in ("0003", "0004"):
+    for target in ("0003", "0005"):
         call_command("migrate", "hybridcloud", target, database="cell_us", verbosity=0)
     assert "vacuum_truncate=off" in options_of("cell_us", "hybridcloud_celloutbox")
 
@@ -128,6 +128,42 @@ def test_shards_are_read_by_their_index_whatever_the_statistics_say(
     assert any(f"{table}_{index}" in line for line in scans)
     # The newest messages that supersede others are then taken by their ids.
     assert name == "fetch_superseding" or not any("pkey" in line for line in scans)
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("name", ["fetch", "fetch_own"])
+def test_what_is_parked_or_failed_is_looked_for_by_shard_whatever_the_statistics_say(
+    name: str,
+) -> None:
+    """Else each pass of many shards would read all that others have parked, and all their failures."""
+    engine = Engine(CellOutbox, US)
+    scope = int(Kind.ORDERED.get_scope())
+    with engine.connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO hybridcloud_cellparked (id, shard_scope, shard_identifier, category,"
+            " object_identifier, reason, scheduled_from, scheduled_for, date_added)"
+            " SELECT n, %s, 1000 + n, 1, n, 'held', now(), now(), now() FROM generate_series(1, 5000) n",
+            [scope],
+        )
+        cursor.execute(
+            "INSERT INTO hybridcloud_cellfailure (shard_scope, shard_identifier, level, category,"
+            " object_identifier, message_id, attempts, last_error, last_traceback)"
+            " SELECT %s, 1000 + n, 2, 1, n, n, 1, '', '' FROM generate_series(1, 5000) n",
+            [scope],
+        )
+        cursor.execute("VACUUM ANALYZE hybridcloud_cellparked, hybridcloud_cellfailure")
+    params = {
+        "afters": [0] * 256,
+        "bound": 10**12,
+        "most": 25,
+        "categories": [Kind.ORDERED.value],
+        "objects": [1],
+        **engine.keys([(scope, each) for each in range(1, 257)]),
+    }
+    plan = engine.results([f"EXPLAIN (VERBOSE) {engine.sql(name)}"], params)[0]
+    assert [line for (line,) in plan if "hashed" in line] == []
+    for index in ("cellparked_group", "cellfailure_of_shard"):
+        assert [line for (line,) in plan if index in line]
 
 
 def analyze(engine: Engine, shards: range, *, messages: range) -> None:
