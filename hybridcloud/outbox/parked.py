@@ -39,8 +39,15 @@ _HELD: Final = """p.reason = 'held' AND NOT ({switched})
         WHERE ({d_key}) = ({p_key}) AND d.category = p.category
           AND d.object_identifier = p.object_identifier
           AND d.reason = 'delayed' AND d.id < p.id))"""
-_FREED: Final = """p.reason = 'held' AND ({p_key}) IN (SELECT * FROM unnest({arrays}))
-   AND p.category = %(category)s AND (%(object)s::bigint IS NULL OR p.object_identifier = %(object)s)"""
+_FREED_CATEGORY: Final = (
+    """p.reason = 'held' AND ({p_key}) = ({one_key}) AND p.category = %(category)s"""
+)
+# By the index of groups: a walk in the order of ids would read all that is parked for each object that recovers.
+_FREED_OBJECT: Final = """p.id = ANY(ARRAY(
+    SELECT h.id FROM {parked} h
+     WHERE ({h_key}, h.category) = ({one_key}, %(category)s)
+       AND h.object_identifier BETWEEN %(object)s AND %(object)s AND h.reason = 'held'
+     ORDER BY {h_key}, h.category, h.object_identifier, h.id LIMIT 1000))"""
 
 
 class Freed(NamedTuple):
@@ -81,35 +88,18 @@ def bring_back(
     if not engine.query("any_parked", {}):
         return 0
     moved = 0
-    for which in (_DELAYED, _UNKNOWN, _HELD.format(switched=switched, **_words(engine))):
-        moved += len(engine.query("bring_back", params, which=which))
+    for which in (_DELAYED, _UNKNOWN, _HELD):
+        moved += len(engine.query("bring_back", params, switched=switched, which=which))
     return moved
 
 
 def bring_back_freed(engine: Engine, freed: Sequence[Freed]) -> None:
     """Move back what waited for a group that has now succeeded."""
     for key, level, category, object_identifier in freed:
-        params = {
-            **engine.keys([key]),
-            "category": category,
-            "object": None if level == _CATEGORY_LEVEL else object_identifier,
-        }
-        which = _FREED.format(**_words(engine))
+        params = {**engine.keys([key]), "category": category, "object": object_identifier}
+        which = _FREED_CATEGORY if level == _CATEGORY_LEVEL else _FREED_OBJECT
         while len(engine.query("bring_back", params, which=which)) >= _MOST:
             pass
-
-
-def _words(engine: Engine) -> dict[str, str]:
-    columns = engine.tables.sharding_columns
-    keys = {f"{a}_key": ", ".join(f"{a}.{column}" for column in columns) for a in "fpqd"}
-    types = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
-    arrays = ", ".join(f"%(key_{column})s::{types[column]}[]" for column in columns)
-    return {
-        **keys,
-        "arrays": arrays,
-        "failure": engine.tables.failure,
-        "parked": engine.tables.parked,
-    }
 
 
 def _switched(engine: Engine, switches: Switches) -> tuple[str, dict[str, Any]]:

@@ -102,12 +102,13 @@ UPDATE {lease} l
 RETURNING {l_key}, l.handling
 
 -- name: claim_crashed
--- One shard of a group whose last failure was a crash, once it is due: always tried alone.
+-- One shard of a group whose last failure was a crash, once it is due: always tried alone. From the
+-- failures on: as a join it may begin with the whole outbox.
 INSERT INTO {lease} ({key}, owner, token, until, suspect)
 SELECT DISTINCT {f_key}, %(owner)s, %(token)s::bigint, clock_timestamp() + make_interval(secs => %(lease)s), true
   FROM (SELECT {f_key} FROM {failure} f
          WHERE f.crashed AND (f.scheduled_for <= clock_timestamp() OR NOT %(heed)s)
-           AND EXISTS (SELECT 1 FROM {outbox} o WHERE ({o_key}) = ({f_key}))
+           AND EXISTS (SELECT 1 FROM {outbox} o WHERE ({o_key}) = ({f_key}) OFFSET 0)
            AND NOT EXISTS (SELECT 1 FROM {lease} l WHERE ({l_key}) = ({f_key}))
            AND ({only}::text[] IS NULL OR ({f_key_text}) = ANY({only}))
            AND NOT ({f_key_text}) = ANY(%(off)s::text[])
@@ -130,16 +131,19 @@ SELECT {key}, id FROM {outbox} WHERE {in_cell}id <= %(passed)s ORDER BY id LIMIT
 -- Always a statement after the claim's, so that it sees what the last owner deleted (rule 1).
 -- `afters`: where each shard's reading begins, 0 for its head.
 -- `flagged`: the shard has parked messages or failures; whoever reads that reads them too. Looked for
--- shard by shard: but for OFFSET both tables may be read whole, and hashed.
--- By key and id together, here and below: for a shard's equality and ORDER BY id the primary key would
--- do as well, and where statistics are of one hot shard it is taken, and walked from end to end.
+-- once a shard: but for OFFSET both tables may be read whole, or asked again for each message.
+-- In the order of the whole index and, of the key, the last column as a range, here and below: for
+-- equality and ORDER BY id the primary key would do as well, and where statistics are of one hot
+-- shard it is taken, and walked from end to end. Compared as rows, key and id would have
+-- PostgreSQL before 18 walk from the shard to the end of the index.
 SELECT k.n, {o_message},
        x.flagged
   FROM unnest({arrays}, %(afters)s::bigint[]) WITH ORDINALITY k({key}, after, n)
  CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}) OFFSET 0)
-                         OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key}) OFFSET 0) AS flagged) x
+                         OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key}) OFFSET 0) AS flagged
+                      OFFSET 0) x
  CROSS JOIN LATERAL (SELECT * FROM {outbox} o
-                      WHERE ({o_key}, o.id) > ({k_key}, k.after) AND ({o_key}, o.id) <= ({k_key}, %(bound)s)
+                      WHERE {o_in_shard} AND o.id > k.after AND o.id <= %(bound)s
                       ORDER BY {o_key}, o.id LIMIT %(most)s) o
 
 -- name: fetch_own
@@ -148,9 +152,10 @@ SELECT k.n, {o_message},
        x.flagged
   FROM unnest({arrays}) WITH ORDINALITY k({key}, n)
  CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM {parked} p WHERE ({p_key}) = ({k_key}) OFFSET 0)
-                         OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key}) OFFSET 0) AS flagged) x
+                         OR EXISTS (SELECT 1 FROM {failure} f WHERE ({f_key}) = ({k_key}) OFFSET 0) AS flagged
+                      OFFSET 0) x
  CROSS JOIN LATERAL (SELECT * FROM {outbox} o
-                      WHERE ({o_key}, o.id) BETWEEN ({k_key}, 0) AND ({k_key}, 9223372036854775807)
+                      WHERE {o_in_shard}
                         AND (o.category, o.object_identifier) IN
                             (SELECT * FROM unnest(%(categories)s::integer[], %(objects)s::bigint[]))
                       ORDER BY {o_key}, o.id LIMIT %(most)s) o
@@ -170,7 +175,7 @@ SELECT 1::bigint AS n, {o_message},
 WITH m AS MATERIALIZED (
     SELECT o.id, o.category, o.object_identifier FROM unnest({arrays}) k({key})
      CROSS JOIN LATERAL (SELECT * FROM {outbox} o
-                          WHERE ({o_key}, o.id) > ({k_key}, %(after)s) AND ({o_key}, o.id) <= ({k_key}, %(bound)s)
+                          WHERE {o_in_shard} AND o.id > %(after)s AND o.id <= %(bound)s
                           ORDER BY {o_key}, o.id LIMIT %(most)s) o
 ), g AS (
     SELECT max(id) AS newest, array_agg(id) AS ids FROM m
@@ -189,16 +194,15 @@ SELECT g.n, p.id, p.category, p.object_identifier, p.reason
   FROM unnest({arrays}, %(categories)s::integer[], %(objects)s::bigint[], %(ns)s::bigint[])
        g({key}, category, object_identifier, n)
  CROSS JOIN LATERAL (SELECT * FROM {parked} p
-                      WHERE ({p_key}, p.category, p.object_identifier, p.id)
-                            BETWEEN ({g_key}, g.category, g.object_identifier, 0)
-                                AND ({g_key}, g.category, g.object_identifier, 9223372036854775807)
+                      WHERE ({p_key}, p.category) = ({g_key}, g.category)
+                        AND p.object_identifier BETWEEN g.object_identifier AND g.object_identifier
                       ORDER BY {p_key}, p.category, p.object_identifier, p.id LIMIT 10000) p
 
 -- name: failures_of_shards
 SELECT k.n, f.id, f.level, f.category, f.object_identifier, f.message_id, f.attempts, f.crashed,
        f.scheduled_for > clock_timestamp()
   FROM unnest({arrays}) WITH ORDINALITY k({key}, n)
-  JOIN {failure} f ON ({f_key}) = ({k_key})
+ CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE {f_in_shard} ORDER BY {f_key}) f
 
 -- name: ack
 -- Exact ids, never a range: a lower id may be committed later (rule 1).
@@ -325,26 +329,27 @@ INSERT INTO {lease} TABLE hybridcloud_live_leases
 -- The poll of a sync flush that waits: how many of these messages are still there, and whether
 -- waiting is in vain: the shard is in backoff, its crash is due, or its drainer is lost.
 SELECT (SELECT count(*) FROM {outbox} WHERE id = ANY(%(ids)s)),
-       EXISTS (SELECT 1 FROM {failure} f JOIN unnest({arrays}) k({key}) ON ({f_key}) = ({k_key}) AND {keeps})
-       OR EXISTS (SELECT 1 FROM {lease} l JOIN unnest({arrays}) k({key}) ON ({l_key}) = ({k_key})
-                   WHERE l.until <= clock_timestamp() OR l.suspect)
+       EXISTS (SELECT 1 FROM {failure} f WHERE {f_in_one} AND {keeps} ORDER BY {f_key} OFFSET 0)
+       OR EXISTS (SELECT 1 FROM {lease} l
+                   WHERE ({l_key}) = ({one_key}) AND (l.until <= clock_timestamp() OR l.suspect))
 
 -- name: before
 -- How many messages of a shard are before an id, counted up to a bound.
 SELECT count(*) FROM (
-    SELECT 1 FROM unnest({arrays}) k({key}) JOIN {outbox} o
-        ON ({o_key}, o.id) BETWEEN ({k_key}, 0) AND ({k_key}, %(first)s - 1)
-     LIMIT %(most)s) t
+    SELECT 1 FROM {outbox} o WHERE {o_in_one} AND o.id < %(first)s
+     ORDER BY {o_key}, o.id LIMIT %(most)s) t
 
 -- name: newest
-SELECT max(o.id) FROM {outbox} o JOIN unnest({arrays}) k({key}) ON ({o_key}) = ({k_key})
+SELECT max(id) FROM (SELECT o.id FROM {outbox} o WHERE {o_in_one} ORDER BY {o_key}, o.id) t
 
 -- name: compact
 -- Rule 5: all but the newest message of each object, of those that this statement sees.
 DELETE FROM {outbox} WHERE id IN (
     SELECT id FROM (
         SELECT o.id, row_number() OVER (PARTITION BY o.category, o.object_identifier ORDER BY o.id DESC) AS age
-          FROM {outbox} o JOIN unnest({arrays}) k({key}) ON ({o_key}) = ({k_key})) t
+          FROM unnest({arrays}) k({key})
+         CROSS JOIN LATERAL (SELECT * FROM {outbox} o
+                              WHERE {o_in_shard} ORDER BY {o_key}, o.id) o) t
      WHERE t.age > 1)
 
 -- name: depths

@@ -36,7 +36,7 @@ _PINS_BY_ID: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapsca
 _PINS: Final = f"{_PINS_BY_ID}SET LOCAL enable_sort = off; SET LOCAL jit = off; "
 _RELAXED: Final = "SET LOCAL synchronous_commit = off; "
 _TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
-_ALIASES: Final = "oklfpgcs"
+_ALIASES: Final = "oklfpgcsqdh"
 # What `coalesce.Message` says. Times as text: a time that nobody asks for need not become a datetime.
 _MESSAGE: Final = (
     "o.id, o.category, o.object_identifier, o.payload::text, "
@@ -68,11 +68,12 @@ def sql(tables: Tables, name: str, *, one: bool = False, off: bool = True, **mor
         name: the statement's name.
         one: for a single shard.
         off: heed shards and scopes that a switch stops.
-        more: further words to fill in.
+        more: further words to fill in; each may take from all before it.
     """
     columns = tables.sharding_columns
     arrays = [f"%(key_{column})s::{_TYPES[column]}[]" for column in columns]
-    one_key = ", ".join(f"({array})[1]" for array in arrays)
+    one_values = [f"({array})[1]" for array in arrays]
+    one_key = ", ".join(one_values)
     control = "cell_name" in columns
     words = {
         "outbox": tables.outbox,
@@ -88,11 +89,12 @@ def sql(tables: Tables, name: str, *, one: bool = False, off: bool = True, **mor
         "o_message": _MESSAGE,
         "in_cell": "cell_name = %(cell)s AND " if control else "",
         "cell_value": "%(cell)s::text AS cell_name, " if control else "",
-        **more,
     }
     for alias in _ALIASES:
         qualified = [f"{alias}.{column}" for column in columns]
         words[f"{alias}_key"] = ", ".join(qualified)
+        words[f"{alias}_in_shard"] = _in_shard(qualified, [f"k.{column}" for column in columns])
+        words[f"{alias}_in_one"] = _in_shard(qualified, one_values)
         words[f"{alias}_of_keys"] = " AND ".join(
             f"{column} = ANY({array})" for column, array in zip(qualified, arrays, strict=True)
         )
@@ -104,7 +106,15 @@ def sql(tables: Tables, name: str, *, one: bool = False, off: bool = True, **mor
     words["not_off"] = f"{_texts()['not_off']} " if off else ""
     words["keeps"] = _texts()["keeps"]
     words["due"] = _texts()["due"].format(**words)
+    for word, text in more.items():
+        words[word] = text.format(**words)
     return _texts()[name].format(**words)
+
+
+def _in_shard(columns: Sequence[str], values: Sequence[str]) -> str:
+    equal = [f"{column} = {value}" for column, value in zip(columns, values, strict=True)]
+    equal[-1] = f"{columns[-1]} BETWEEN {values[-1]} AND {values[-1]}"
+    return " AND ".join(equal)
 
 
 def key_text(key: Key) -> str:
