@@ -47,7 +47,7 @@ LEASE_BYTES: Final = 1_000_000
 """Size of the lease table, with its indexes, from which it is worth a rewrite."""
 _SETTLE_EVERY: Final = 0.1
 _MOST_KNOWN: Final = 100_000
-# A claim of 256 shards takes 5 to 10 ms, of one shard less than 2.
+# A claim of 512 shards takes 10 to 15 ms, of one shard less than 2.
 _SLOW: Final = 0.005
 _SLOW_SHARD: Final = 0.000_05
 _SLOW_CLAIMS: Final = 3

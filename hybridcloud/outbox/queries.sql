@@ -36,7 +36,7 @@ WITH RECURSIVE head AS (
     SELECT DISTINCT shard_scope, shard_identifier FROM (
         SELECT shard_scope, shard_identifier FROM {outbox}
          WHERE {in_cell}(shard_scope, shard_identifier) > (%(scope)s, %(identifier)s)
-         ORDER BY shard_scope, shard_identifier LIMIT least(2 * %(most)s, 512)) h
+         ORDER BY shard_scope, shard_identifier LIMIT least(2 * %(most)s, 1024)) h
 ), k AS (
     SELECT shard_scope, shard_identifier,
            lead(1) OVER (ORDER BY shard_scope, shard_identifier) IS NULL AS is_last FROM head

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from django.dispatch import Signal
 
+from hybridcloud.outbox.drain import SHARDS_PER_PASS
 from tests.benchmarks import world
 from tests.benchmarks.engines import OUTBOX, Ours, _check, handler
 from tests.benchmarks.world import US
@@ -20,7 +21,7 @@ from tests.benchmarks.world import US
 if TYPE_CHECKING:
     from tests.benchmarks.shapes import Shape
 
-_SHARDS = 256
+_SHARDS = SHARDS_PER_PASS
 _MESSAGES = 10_000
 """Enough to see all messages of a shape at once, since ours looks further behind what it reads."""
 _ACK = 100
