@@ -135,7 +135,7 @@ SELECT {key}, id FROM {outbox} WHERE {in_cell}id <= %(passed)s ORDER BY id LIMIT
 -- In the order of the whole index and, of the key, the last column as a range, here and below: for
 -- equality and ORDER BY id the primary key would do as well, and where statistics are of one hot
 -- shard it is taken, and walked from end to end. Compared as rows, key and id would have
--- PostgreSQL before 18 walk from the shard to the end of the index.
+-- PostgreSQL 15, unlike 18, walk from the shard to the end of the index.
 SELECT k.n, {o_message},
        x.flagged
   FROM unnest({arrays}, %(afters)s::bigint[]) WITH ORDINALITY k({key}, after, n)
