@@ -46,7 +46,7 @@ def _warm(committed: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 SHAPES = {
-    "many shards of one": ([(shard, 1) for shard in range(1024)], 1024),
+    "many shards of one": ([(shard, 1) for shard in range(4096)], 4096),
     "one shard of many objects": ([(1, obj) for obj in range(1000)], 1000),
     "one shard, many messages on ten objects": ([(1, n % 10) for n in range(1000)], 10),
     "a square": ([(n % 30, n // 30) for n in range(900)], 900),
@@ -56,8 +56,8 @@ SHAPES = {
 @pytest.mark.parametrize(
     ("name", "round_trips", "statements"),
     [
-        # Two passes of 512: claim, fetch, five acknowledgements, and the last with the release.
-        ("many shards of one", 2 * 8, 2 * 9),
+        # Eight passes of 512: claim, fetch, five acknowledgements, and the last with the release.
+        ("many shards of one", 8 * 8, 8 * 9),
         ("one shard of many objects", 2 + 10 + 1, 2 + 10 + 1),
         # Nothing grows with messages that are superseded, but the ids in one DELETE.
         ("one shard, many messages on ten objects", 2 + 10 + 1, 2 + 10 + 1),

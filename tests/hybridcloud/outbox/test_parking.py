@@ -9,7 +9,9 @@ import pytest
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, RetryLater, process_cell_outbox
-from hybridcloud.outbox.shards import CellParked
+from hybridcloud.outbox.parked import Freed, bring_back_freed
+from hybridcloud.outbox.shards import CellParked, Level
+from hybridcloud.outbox.statements import Engine
 
 from .engine import US, Kind, drain_us, failures, ids, listening, message, parked, put, write
 
@@ -175,3 +177,30 @@ def test_retry_later_in_an_at_most_once_scope_is_a_failure() -> None:
 
 def test_a_receiver_of_another_category_does_not_count() -> None:
     assert not process_cell_outbox.has_listeners(Kind.SILENT)
+
+
+@pytest.mark.parametrize(("level", "comes_back"), [(Level.OBJECT, [1]), (Level.CATEGORY, [1, 3])])
+def test_a_success_brings_back_what_it_held_and_nothing_else(
+    level: Level, comes_back: list[int]
+) -> None:
+    own, other = Kind.BY_CATEGORY, Kind.BY_CATEGORY_OTHER
+    scope = int(own.get_scope())
+    for number, shard, kind, obj, reason in [
+        (1, 1, own, 7, "held"),
+        (2, 1, own, 7, "dead"),
+        (3, 1, own, 8, "held"),
+        (4, 1, own, 8, "delayed"),
+        (5, 1, other, 7, "held"),
+        (6, 2, own, 7, "held"),
+    ]:
+        CellParked.objects.using(US).create(
+            id=number,
+            shard_scope=scope,
+            shard_identifier=shard,
+            category=kind,
+            object_identifier=obj,
+            reason=reason,
+        )
+    bring_back_freed(Engine(CellOutbox, US), [Freed((scope, 1), level, int(own), 7)])
+    assert ids() == comes_back
+    assert parked() == sorted({1, 2, 3, 4, 5, 6} - set(comes_back))
