@@ -22,16 +22,19 @@ class HybridCloudConfig(AppConfig):
             tasks,
             trigger_checks,
         )
+        from hybridcloud.outbox.flush import deliver  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.kick import kicker  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.registration import (  # noqa: PLC0415 - Django app registry
             freeze_connected_models,
         )
+        from hybridcloud.outbox.written import on_committed  # noqa: PLC0415 - Django app registry
         from hybridcloud.rpc import breaker  # noqa: PLC0415 - Django app registry
         from hybridcloud.tombstones import cascade  # noqa: F401, PLC0415 - Django app registry
         from hybridcloud.tombstones import tasks as cascades  # noqa: F401, PLC0415 - Django app registry
 
         settings()
         freeze_connected_models()
+        on_committed.fill(deliver)
         kicker.fill(tasks.send_kick)
         backfill.connect()
         trigger_checks.connect(self)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hybridcloud.outbox import schedule
-from hybridcloud.outbox.models import outbox_models
 from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.tables import outbox_models
 from silos.router import alias_for_model
 
 if TYPE_CHECKING:
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
     from silos import SiloMode
 
 _MOST_SHARDS: Final = 1000
@@ -41,7 +41,7 @@ def measure_lag(mode: SiloMode) -> float:
     return max((_lag(outbox) for outbox in outbox_models(mode)), default=0.0)
 
 
-def _count(outbox: type[OutboxBase], most: int) -> int:
+def _count(outbox: type[OutboxTable], most: int) -> int:
     engine = Engine(outbox, alias_for_model(outbox))
     text = _WAITING.format(outbox=engine.tables.outbox, parked=engine.tables.parked)
     with engine.connection.cursor() as sql:
@@ -50,7 +50,7 @@ def _count(outbox: type[OutboxBase], most: int) -> int:
     return int(count)
 
 
-def _lag(outbox: type[OutboxBase]) -> float:
+def _lag(outbox: type[OutboxTable]) -> float:
     alias = alias_for_model(outbox)
     engine = Engine(outbox, alias)
     keys = engine.keys(schedule.find_due_shards(outbox, alias=alias, limit=_MOST_SHARDS))

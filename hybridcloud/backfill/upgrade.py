@@ -19,8 +19,8 @@ from hybridcloud.backfill.versions import models_of, require_integer_ids
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox import schedule
 from hybridcloud.outbox.drain import Drainer
-from hybridcloud.outbox.models import outbox_models
 from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.tables import outbox_models
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
 from silos.mode import CurrentSilo, get_process_silo

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.checks import CheckMessage, Error
 from django.db import connections
 
-from hybridcloud.outbox.models import outbox_models
+from hybridcloud.outbox.store.tables import outbox_models
 from silos.mode import SiloMode
 from silos.router import silo_aliases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 # By the dependency, not by the name: a renamed table keeps its sequence. No table, no rows.
 _SEQUENCES: Final = """
@@ -45,14 +45,14 @@ def check_sequences(*, databases: Sequence[str] | None = None, **_: Any) -> list
     ]
 
 
-def _outboxes_on(alias: str) -> Iterator[type[OutboxBase]]:
+def _outboxes_on(alias: str) -> Iterator[type[OutboxTable]]:
     here = silo_aliases().get(alias)
     for mode in (SiloMode.CELL, SiloMode.CONTROL):
         if here is not None and here[0] in (mode, SiloMode.MONOLITH):
             yield from outbox_models(mode)
 
 
-def _caching_sequences(alias: str, outbox: type[OutboxBase]) -> list[tuple[str, int]]:
+def _caching_sequences(alias: str, outbox: type[OutboxTable]) -> list[tuple[str, int]]:
     connection = connections[alias]
     with connection.cursor() as cursor:
         cursor.execute(_SEQUENCES, [connection.ops.quote_name(outbox._meta.db_table)])

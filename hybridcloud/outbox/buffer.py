@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 _SAVEPOINT: Final = re.compile(
     r'\s*(SAVEPOINT|RELEASE|ROLLBACK\s+TO)\s+(?:SAVEPOINT\s+)?"?([^"\s;]+)', re.IGNORECASE
@@ -39,7 +39,7 @@ class Buffer:
         self.is_open = True
         self._rows: list[Row] = []
         self._savepoints: list[tuple[str, int]] = []
-        self._names: dict[type[OutboxBase], tuple[str, str]] = {}
+        self._names: dict[type[OutboxTable], tuple[str, str]] = {}
         self._writing = False
 
     def add(self, rows: Sequence[Row]) -> None:

@@ -59,6 +59,10 @@ __all__ = [
 ]
 
 type Payload = Mapping[str, Any] | None
+type CellMessage = CellOutboxBase
+"""A message of a cell's outbox, not saved yet."""
+type ControlMessage = ControlOutboxBase
+"""A message of control's outbox for one cell, not saved yet."""
 
 
 class OutboxCategory(enum.IntEnum):
@@ -111,8 +115,8 @@ class OutboxCategory(enum.IntEnum):
         payload: Payload = None,
         shard_identifier: int | None = None,
         object_identifier: int | None = None,
-        outbox: type[CellOutboxBase] | None = None,
-    ) -> CellOutboxBase:
+        outbox: type[CellMessage] | None = None,
+    ) -> CellMessage:
         """Make a message of this category for a cell's outbox, not saved yet.
 
         Args:
@@ -136,8 +140,8 @@ class OutboxCategory(enum.IntEnum):
         payload: Payload = None,
         shard_identifier: int | None = None,
         object_identifier: int | None = None,
-        outbox: type[ControlOutboxBase] | None = None,
-    ) -> list[ControlOutboxBase]:
+        outbox: type[ControlMessage] | None = None,
+    ) -> list[ControlMessage]:
         """Make one message of this category for each cell, not saved yet; none for no cells.
 
         Args:

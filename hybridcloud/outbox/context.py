@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.transaction import Atomic
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 
 class _State(NamedTuple):
@@ -94,7 +94,7 @@ def joined_context(using: str, *, flush: bool | None) -> Iterator[None]:
 
 
 def write_messages(
-    messages: Sequence[OutboxBase], *, using: str, flush: bool | None = None
+    messages: Sequence[OutboxTable], *, using: str, flush: bool | None = None
 ) -> None:
     """Check messages and write them, in the open transaction or in one of their own.
 
@@ -135,8 +135,8 @@ def write_rows(rows: Sequence[Row], *, using: str) -> None:
             insert(connection, rows)
 
 
-def save_message(message: OutboxBase, using: str) -> None:
-    """Write one message; what `OutboxBase.save` does."""
+def save_message(message: OutboxTable, using: str) -> None:
+    """Write one message; what `OutboxTable.save` does."""
     write_messages([message], using=using)
 
 

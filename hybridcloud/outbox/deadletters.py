@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 _AT_ONCE: Final = 1000
 # A message of an at-most-once scope is a dead letter while its handler runs: what a live lease
@@ -79,7 +79,7 @@ class DeadLetter:
     parked_at: datetime
 
 
-def find(outbox: type[OutboxBase], alias: str, which: Which, *, limit: int) -> list[DeadLetter]:
+def find(outbox: type[OutboxTable], alias: str, which: Which, *, limit: int) -> list[DeadLetter]:
     """Return dead letters of an outbox table, the oldest first."""
     engine = Engine(outbox, alias)
     tests, params = _tests(engine, which)
@@ -91,7 +91,7 @@ def find(outbox: type[OutboxBase], alias: str, which: Which, *, limit: int) -> l
     return [DeadLetter(row[0], tuple(row[1 : 1 + width]), *row[1 + width :]) for row in rows]
 
 
-def requeue(outbox: type[OutboxBase], alias: str, ids: Sequence[int]) -> int:
+def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
     """Put dead letters back into the outbox, with their ids and with fresh attempts.
 
     Returns:
@@ -110,7 +110,7 @@ def requeue(outbox: type[OutboxBase], alias: str, ids: Sequence[int]) -> int:
     return moved
 
 
-def purge(outbox: type[OutboxBase], alias: str, ids: Sequence[int]) -> int:
+def purge(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
     """Delete dead letters for good; return how many were still there."""
     engine = Engine(outbox, alias)
     text = _PURGE.format(**_words(engine))

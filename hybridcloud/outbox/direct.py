@@ -19,7 +19,7 @@ from hybridcloud.outbox.reading import read_all
 from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
 
 if TYPE_CHECKING:
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.switches import Switches
 
 _FIRST_POLL: Final = 0.002
@@ -27,7 +27,7 @@ _LONGEST_POLL: Final = 0.05
 
 
 def drain_outbox(
-    outbox: type[OutboxBase],
+    outbox: type[OutboxTable],
     *,
     alias: str,
     ignore_backoff: bool = False,
@@ -59,14 +59,14 @@ def drain_outbox(
     return drainer.once()
 
 
-def drain_shard(message: OutboxBase, *, flush_all: bool) -> None:
-    """Drain the shard of a message; see `OutboxBase.drain_shard`."""
+def drain_shard(message: OutboxTable, *, flush_all: bool, leases: Leases | None) -> None:
+    """Drain the shard of a message; see `OutboxTable.drain_shard`."""
     outbox, key = type(message), message.shard_key()
     alias = message._state.db or router.db_for_write(outbox)
     engine = Engine(outbox, alias)
     engine.refuse_transaction(f"a drain of shard {key}")
     try:
-        _drain_known(engine, key, flush_all=flush_all, leases=message.claimed)
+        _drain_known(engine, key, flush_all=flush_all, leases=leases)
     except DatabaseError as exc:
         if isinstance(exc, OutboxDatabaseError):
             raise

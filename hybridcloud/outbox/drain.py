@@ -23,8 +23,8 @@ from silos import SiloMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from hybridcloud.outbox.models import OutboxBase
     from hybridcloud.outbox.statements import Rows
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 SHARDS_PER_PASS: Final = 512
 """Shards that a pass claims at most: of half as many a message costs a tenth more where each has one."""
@@ -49,7 +49,7 @@ class Drainer:
 
     def __init__(
         self,
-        outbox: type[OutboxBase],
+        outbox: type[OutboxTable],
         alias: str,
         *,
         heed_backoff: bool = True,

@@ -7,10 +7,11 @@ and never turns a saved change into an error for its caller.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import DatabaseError
 
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
     from hybridcloud.conf import FlushMode
     from hybridcloud.outbox.reading import Reader
+    from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.switches import Switches
-    from hybridcloud.outbox.written import Written, WrittenRow
+    from hybridcloud.outbox.written import Batch, WrittenRow
 
 _LOG = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 1000
@@ -55,6 +57,64 @@ def raising_failures() -> Iterator[None]:
         yield
     finally:
         _raise_failures.reset(token)
+
+
+class Written(NamedTuple):
+    """The messages of one commit that are to be flushed, of one outbox table.
+
+    Attributes:
+        outbox: the outbox model.
+        alias: the database.
+        rows: the messages, in the order of their ids.
+    """
+
+    outbox: type[OutboxTable]
+    alias: str
+    rows: tuple[WrittenRow, ...]
+
+
+def deliver(alias: str, batches: Sequence[Batch]) -> None:
+    """Flush what was committed, or wake a drainer for it; what `on_committed` calls.
+
+    Called once for each commit. A failure is captured, the shard backs off, and the tick
+    takes over; it never reaches the caller, whose change is saved.
+
+    Raises:
+        OutboxFlushError: a handler failed, inside `raising_failures` only.
+    """
+    by_outbox: dict[type[OutboxTable], list[Batch]] = {}
+    for batch in batches:
+        by_outbox.setdefault(batch.outbox, []).append(batch)
+    for outbox, own in by_outbox.items():
+        _tell(outbox, own)
+    mode = settings().flush
+    for outbox, own in by_outbox.items():
+        rows = tuple(sorted(row for batch in own for row in batch.flushed))
+        if rows:
+            _flush(Written(outbox, alias, rows), mode)
+        if mode != "cron" and any(batch.unseen for batch in own):
+            kick(outbox, alias)
+
+
+def _tell(outbox: type[OutboxTable], batches: Sequence[Batch]) -> None:
+    if hooks.active.saved:
+        counts: Counter[int] = Counter()
+        for batch in batches:
+            counts.update(batch.counts)
+        if counts:
+            hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(counts)))
+
+
+def _flush(written: Written, mode: FlushMode) -> None:
+    try:
+        flush_written(written, mode)
+    except (DatabaseError, OutboxError):
+        # Comes through inside `raising_failures` only, where a test asked for it.
+        raise
+    except Exception as exc:  # noqa: BLE001 - the edge: the change is saved, and other hooks wait
+        label = written.outbox._meta.label
+        hooks.tell(hooks.active.captured, hooks.Captured(exc, "flush", {"outbox": label}))
+        _LOG.exception("Flush of %s failed; the beat takes over", label)
 
 
 def flush_written(written: Written, mode: FlushMode) -> None:

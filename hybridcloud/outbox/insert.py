@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 MOST_PER_STATEMENT: Final = 20_000
 _TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
@@ -52,8 +52,8 @@ class Row:
         depth: how many savepoints were open when it was written; None: it is not.
     """
 
-    messages: list[OutboxBase]
-    outbox: type[OutboxBase]
+    messages: list[OutboxTable]
+    outbox: type[OutboxTable]
     shard: tuple[Any, ...]
     category: int
     object_identifier: int
@@ -70,7 +70,7 @@ class Row:
         return (self.outbox, *self.shard, self.category, self.object_identifier)
 
 
-def as_row(message: OutboxBase, *, headers: Mapping[str, Any] | None, flush: bool) -> Row:
+def as_row(message: OutboxTable, *, headers: Mapping[str, Any] | None, flush: bool) -> Row:
     """Check a message and encode it.
 
     Raises:
@@ -98,7 +98,7 @@ def insert(connection: BaseDatabaseWrapper, rows: Iterable[Row]) -> None:
 
     One statement per table, in the order of the rows, so ids are in that order.
     """
-    tables: dict[tuple[type[OutboxBase], bool], list[Row]] = {}
+    tables: dict[tuple[type[OutboxTable], bool], list[Row]] = {}
     for row in rows:
         tables.setdefault((row.outbox, row.delay_s is not None), []).append(row)
     for (outbox, delayed), own in tables.items():
@@ -109,7 +109,11 @@ def insert(connection: BaseDatabaseWrapper, rows: Iterable[Row]) -> None:
 
 
 def _insert_chunk(
-    connection: BaseDatabaseWrapper, outbox: type[OutboxBase], rows: Sequence[Row], *, delayed: bool
+    connection: BaseDatabaseWrapper,
+    outbox: type[OutboxTable],
+    rows: Sequence[Row],
+    *,
+    delayed: bool,
 ) -> None:
     ids = _execute(connection, outbox, rows, delayed=delayed)
     written: list[WrittenRow] = []
@@ -124,7 +128,11 @@ def _insert_chunk(
 
 
 def _execute(
-    connection: BaseDatabaseWrapper, outbox: type[OutboxBase], rows: Sequence[Row], *, delayed: bool
+    connection: BaseDatabaseWrapper,
+    outbox: type[OutboxTable],
+    rows: Sequence[Row],
+    *,
+    delayed: bool,
 ) -> list[int]:
     values = [
         (*row.shard, row.category, row.object_identifier, row.payload, row.headers, row.delay_s)
@@ -155,13 +163,13 @@ def _is_same(column: Sequence[Any]) -> bool:
 
 
 @cache
-def _columns(outbox: type[OutboxBase], *, delayed: bool) -> dict[str, str]:
+def _columns(outbox: type[OutboxTable], *, delayed: bool) -> dict[str, str]:
     columns = {column: _TYPES[column] for column in outbox.sharding_columns} | _REST
     return columns | {"delay_s": "double precision"} if delayed else columns
 
 
 @cache
-def _statement(outbox: type[OutboxBase], common: frozenset[str], *, delayed: bool) -> str:
+def _statement(outbox: type[OutboxTable], common: frozenset[str], *, delayed: bool) -> str:
     tables, columns = outbox.tables(), _columns(outbox, delayed=delayed)
     single = [f"%s::{kind} AS {name}" for name, kind in columns.items() if name in common]
     arrays = {name: kind for name, kind in columns.items() if name not in common}
@@ -185,7 +193,7 @@ def _statement(outbox: type[OutboxBase], common: frozenset[str], *, delayed: boo
     return f"{into} SELECT {names}{more_values} FROM ({source}) AS m RETURNING id"  # noqa: S608 - names from the model
 
 
-def as_json(outbox: type[OutboxBase], column: str, value: Any) -> str | None:
+def as_json(outbox: type[OutboxTable], column: str, value: Any) -> str | None:
     """Return a value as the text for a JSON column of an outbox table; None stays None.
 
     Raises:

@@ -20,17 +20,17 @@ from hybridcloud.registry import Slot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 _LOG = logging.getLogger(__name__)
 EVERY: Final = 0.05
 
 
-def _no_kick(outbox: type[OutboxBase], alias: str) -> None:
+def _no_kick(outbox: type[OutboxTable], alias: str) -> None:
     _LOG.debug("No kick for %s on %s: no task queue is set up", outbox._meta.label, alias)
 
 
-kicker: Slot[[type[OutboxBase], str], None] = Slot("what wakes a drainer", _no_kick)
+kicker: Slot[[type[OutboxTable], str], None] = Slot("what wakes a drainer", _no_kick)
 
 
 class Throttle[K]:
@@ -75,7 +75,7 @@ class Throttle[K]:
         self._send(key)
 
 
-def _send(target: tuple[type[OutboxBase], str]) -> None:
+def _send(target: tuple[type[OutboxTable], str]) -> None:
     outbox, alias = target
     try:
         kicker(outbox, alias)
@@ -85,10 +85,10 @@ def _send(target: tuple[type[OutboxBase], str]) -> None:
         _LOG.warning("No kick for %s: %s", outbox._meta.label, exc)
 
 
-_throttled: Throttle[tuple[type[OutboxBase], str]] = Throttle(_send)
+_throttled: Throttle[tuple[type[OutboxTable], str]] = Throttle(_send)
 
 
-def kick(outbox: type[OutboxBase], alias: str) -> None:
+def kick(outbox: type[OutboxTable], alias: str) -> None:
     """Wake a drainer for an outbox table; never raises, since the next beat is the net below."""
     if not Engine(outbox, alias).in_testcase:
         _throttled((outbox, alias))

@@ -19,9 +19,9 @@ from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError, OutboxError
 from hybridcloud.outbox import schedule
 from hybridcloud.outbox.drain import Drainer
-from hybridcloud.outbox.models import outbox_models
 from hybridcloud.outbox.notify import channel_of
 from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.tables import outbox_models
 from hybridcloud.registry import backfill_outboxes
 from silos import assume_silo
 from silos.router import alias_for_model
@@ -29,7 +29,7 @@ from silos.router import alias_for_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
     from silos.mode import CurrentSilo
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Table:
     """An outbox table that this process drains, and the silo it belongs to."""
 
     silo: CurrentSilo
-    outbox: type[OutboxBase]
+    outbox: type[OutboxTable]
     alias: str
 
 

@@ -12,16 +12,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from django.apps import apps
 from django.db import models, router, transaction
 from django.db.models.signals import class_prepared
 
-from hybridcloud.conf import settings
 from hybridcloud.outbox.combined import save_combined, scope_to_combine
 from hybridcloud.outbox.context import joined_context, outbox_context
 from hybridcloud.outbox.managers import ProducingManager
 from hybridcloud.outbox.production import cells_of_owner, default_hook, produce, uses_default
 from hybridcloud.outbox.registration import register, root_of
+from hybridcloud.outbox.store.tables import default_outbox
 from hybridcloud.outbox.trigger_cells import names_of_row
 from hybridcloud.outbox.triggered import is_outermost, is_triggered, triggered, wake
 from silos import SiloMode
@@ -30,8 +29,8 @@ from silos.cells import all_cells
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from hybridcloud.outbox.category import OutboxCategory
-    from hybridcloud.outbox.models import CellOutboxBase, ControlOutboxBase, OutboxBase
+    from hybridcloud.outbox.category import CellMessage, ControlMessage, OutboxCategory
+    from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.trigger_cells import TriggerCells
 
 
@@ -52,7 +51,7 @@ class ProducingModel(models.Model):
 
     default_flush: ClassVar[bool | None] = None
     replication_version: ClassVar[int] = 1
-    outbox_type: ClassVar[type[OutboxBase] | None] = None
+    outbox_type: ClassVar[type[OutboxTable] | None] = None
     shard_key: ClassVar[str | None] = None
     category: ClassVar[OutboxCategory]
     silo_mode: ClassVar[SiloMode]
@@ -78,17 +77,16 @@ class ProducingModel(models.Model):
         """
         return None
 
-    def messages(self, *, deleted: bool = False) -> list[OutboxBase]:
+    def messages(self, *, deleted: bool = False) -> list[OutboxTable]:
         """Return the messages about the row as it is now, or about its deletion, not saved yet."""
         raise NotImplementedError
 
     @classmethod
-    def outbox_model(cls) -> type[OutboxBase]:
+    def outbox_model(cls) -> type[OutboxTable]:
         """Return the outbox table of the model's messages."""
         if cls.outbox_type is not None:
             return cls.outbox_type
-        outbox: type[OutboxBase] = apps.get_model(settings().outbox_models[cls.silo_mode.name][0])
-        return outbox
+        return default_outbox(cls.silo_mode)
 
     @classmethod
     def has_default_messages(cls) -> bool:
@@ -203,12 +201,12 @@ class CellOutboxProducingModel(ProducingModel):
     """A model of cells that makes the message about a change itself; override `outbox_for_update`."""
 
     silo_mode: ClassVar[SiloMode] = SiloMode.CELL
-    outbox_type: ClassVar[type[CellOutboxBase] | None] = None
+    outbox_type: ClassVar[type[CellMessage] | None] = None
 
     class Meta(ProducingModel.Meta):
         abstract = True
 
-    def outbox_for_update(self, shard_identifier: int | None = None) -> CellOutboxBase:
+    def outbox_for_update(self, shard_identifier: int | None = None) -> CellMessage:
         """Make the message about the row as it is now, not saved yet.
 
         Called inside the transaction of the change: after a save, before a deletion.
@@ -221,7 +219,7 @@ class CellOutboxProducingModel(ProducingModel):
             f"Category.….as_cell_outbox(model=self, shard_identifier=shard_identifier)."
         )
 
-    def messages(self, *, deleted: bool = False) -> list[OutboxBase]:  # noqa: ARG002
+    def messages(self, *, deleted: bool = False) -> list[OutboxTable]:  # noqa: ARG002
         """Return the message of `outbox_for_update`."""
         return [self.outbox_for_update()]
 
@@ -230,12 +228,12 @@ class ControlOutboxProducingModel(ProducingModel):
     """A model of control that makes the messages about a change itself; override `outboxes_for_update`."""
 
     silo_mode: ClassVar[SiloMode] = SiloMode.CONTROL
-    outbox_type: ClassVar[type[ControlOutboxBase] | None] = None
+    outbox_type: ClassVar[type[ControlMessage] | None] = None
 
     class Meta(ProducingModel.Meta):
         abstract = True
 
-    def outboxes_for_update(self, shard_identifier: int | None = None) -> list[ControlOutboxBase]:
+    def outboxes_for_update(self, shard_identifier: int | None = None) -> list[ControlMessage]:
         """Make the messages about the row as it is now, one for each cell, not saved yet.
 
         Called inside the transaction of the change, after it.
@@ -248,7 +246,7 @@ class ControlOutboxProducingModel(ProducingModel):
             f"Category.….as_control_outboxes(cell_names, model=self, …)."
         )
 
-    def outboxes_for_deletion(self, shard_identifier: int | None = None) -> list[ControlOutboxBase]:
+    def outboxes_for_deletion(self, shard_identifier: int | None = None) -> list[ControlMessage]:
         """Make the messages about the row's deletion, while it is still there.
 
         The same as for a change; override it where those who hold a copy may
@@ -256,7 +254,7 @@ class ControlOutboxProducingModel(ProducingModel):
         """
         return self.outboxes_for_update(shard_identifier)
 
-    def messages(self, *, deleted: bool = False) -> list[OutboxBase]:
+    def messages(self, *, deleted: bool = False) -> list[OutboxTable]:
         """Return the messages of `outboxes_for_update`, or of `outboxes_for_deletion`."""
         return list(self.outboxes_for_deletion() if deleted else self.outboxes_for_update())
 
@@ -274,7 +272,7 @@ class ReplicatedCellModel(CellOutboxProducingModel):
         abstract = True
 
     @default_hook
-    def outbox_for_update(self, shard_identifier: int | None = None) -> CellOutboxBase:
+    def outbox_for_update(self, shard_identifier: int | None = None) -> CellMessage:
         """Make the message about the row as it is now, not saved yet."""
         return self.category.as_cell_outbox(
             model=self,
@@ -332,18 +330,18 @@ class ReplicatedControlModel(ControlOutboxProducingModel):
         return [cell.name for cell in all_cells()]
 
     @default_hook
-    def outboxes_for_update(self, shard_identifier: int | None = None) -> list[ControlOutboxBase]:
+    def outboxes_for_update(self, shard_identifier: int | None = None) -> list[ControlMessage]:
         """Make the messages about the row as it is now, one for each cell, not saved yet."""
         return self._outboxes(self.outbox_cell_names(), shard_identifier)
 
     @default_hook
-    def outboxes_for_deletion(self, shard_identifier: int | None = None) -> list[ControlOutboxBase]:
+    def outboxes_for_deletion(self, shard_identifier: int | None = None) -> list[ControlMessage]:
         """Make the messages about the row's deletion, one for each cell that may hold a copy."""
         return self._outboxes(self.outbox_cell_names_for_deletion(), shard_identifier)
 
     def _outboxes(
         self, cell_names: Collection[str], shard_identifier: int | None
-    ) -> list[ControlOutboxBase]:
+    ) -> list[ControlMessage]:
         return self.category.as_control_outboxes(
             cell_names,
             model=self,

@@ -1,78 +1,25 @@
-"""The outbox tables: without them no change could commit together with the message about it.
+"""The outbox models: what a message can be asked to do.
 
-Fields, keys and indexes only. Writers INSERT and the engine DELETEs; no
-message row is ever updated.
+Each method is one line into the layers below; the columns are in `store.tables`.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from django.apps import apps
 from django.db import models
-from django.db.models.functions import Now
 
-from hybridcloud.conf import settings
 from hybridcloud.outbox import schedule
-from hybridcloud.outbox.category import category_choices, category_name, scope_choices, scope_name
 from hybridcloud.outbox.context import save_message, write_messages
 from hybridcloud.outbox.direct import drain_shard
+from hybridcloud.outbox.store.tables import OutboxTable, TargetCell
 from silos import SiloMode, cell_silo_model, control_silo_model
 from silos.router import alias_for_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import timedelta
 
     from hybridcloud.outbox.claim import Leases
-
-
-class Tables(NamedTuple):
-    """The quoted names of an outbox table and of those that go with it."""
-
-    label: str
-    outbox: str
-    parked: str
-    lease: str
-    failure: str
-    sharding_columns: tuple[str, ...]
-
-
-class MessageColumns(models.Model):
-    """What a message consists of, in the outbox and in the parked table alike."""
-
-    shard_scope = models.IntegerField(choices=scope_choices)
-    shard_identifier = models.BigIntegerField()
-    category = models.IntegerField(choices=category_choices)
-    object_identifier = models.BigIntegerField()
-    payload = models.JSONField(null=True, default=None)
-    scheduled_from = models.DateTimeField(db_default=Now(), editable=False)
-    scheduled_for = models.DateTimeField(db_default=Now(), editable=False)
-    date_added = models.DateTimeField(db_default=Now(), editable=False)
-    headers = models.JSONField(null=True, default=None, editable=False)
-
-    sharding_columns: ClassVar[tuple[str, ...]] = ("shard_scope", "shard_identifier")
-    coalesced_columns: ClassVar[tuple[str, ...]] = (
-        "shard_scope",
-        "shard_identifier",
-        "category",
-        "object_identifier",
-    )
-
-    class Meta:
-        abstract = True
-
-    def __str__(self) -> str:
-        shard = ":".join(str(value) for value in self.shard_key()[1:])
-        return (
-            f"message {self.pk} of {category_name(self.category)}"
-            f" object {self.object_identifier} in {scope_name(self.shard_scope)}:{shard}"
-        )
-
-    def shard_key(self) -> tuple[Any, ...]:
-        """Return the scope, the shard identifier and, for control messages, the cell."""
-        return (self.shard_scope, self.shard_identifier)
 
 
 class OutboxManager[M: "OutboxBase"](models.Manager[M]):
@@ -85,20 +32,12 @@ class OutboxManager[M: "OutboxBase"](models.Manager[M]):
         return messages
 
 
-class OutboxBase(MessageColumns):
+class OutboxBase(OutboxTable):
     """An outbox table: subclass `CellOutboxBase` or `ControlOutboxBase` to keep a second one.
 
     A second table brings its own parked, lease and failure models, named in
     ``parked_model``, ``lease_model`` and ``failure_model``.
     """
-
-    parked_model: ClassVar[str]
-    lease_model: ClassVar[str]
-    failure_model: ClassVar[str]
-    silo_mode: ClassVar[SiloMode]
-
-    delay: timedelta | None = None
-    """Set before saving to hold the message back so long; it is parked meanwhile."""
 
     claimed: Leases | None = None
     """The lease of `prepare_next_from_shard`, with which `drain_shard` goes on."""
@@ -107,11 +46,6 @@ class OutboxBase(MessageColumns):
 
     class Meta:
         abstract = True
-
-    @classmethod
-    def tables(cls) -> Tables:
-        """Return the table names that the engine's statements are made of."""
-        return _tables(cls)
 
     def save(self, *, using: str | None = None, **_: Any) -> None:
         """Write the message in the caller's transaction, or buffer it in the `outbox_context`.
@@ -133,7 +67,7 @@ class OutboxBase(MessageColumns):
             OutboxDatabaseError: the engine's own SQL failed.
             OutboxTransactionError: a transaction is open.
         """
-        drain_shard(self, flush_all=flush_all)
+        drain_shard(self, flush_all=flush_all, leases=self.claimed)
 
     def should_skip_shard(self) -> bool:
         """Say whether a kill switch stops this message's whole shard."""
@@ -147,7 +81,19 @@ class OutboxBase(MessageColumns):
     @classmethod
     def prepare_next_from_shard(cls, shard: Sequence[Any]) -> Self | None:
         """Claim the shard's lease and return its first message; None if it isn't due or is taken."""
-        return schedule.prepare_next_from_shard(cls, tuple(shard), alias=alias_for_model(cls))
+        leases = schedule.claim_if_due(cls, tuple(shard), alias=alias_for_model(cls))
+        return None if leases is None else cls._first_of(leases)
+
+    @classmethod
+    def _first_of(cls, leases: Leases) -> Self | None:
+        columns = dict(zip(cls.sharding_columns, leases.keys[0], strict=True))
+        alias = leases.engine.alias
+        first = cls.objects.using(alias).filter(**columns).order_by("id").first()
+        if first is None:
+            leases.release()
+        else:
+            first.claimed = leases
+        return first
 
     @classmethod
     def get_shard_depths_descending(cls, limit: int | None = 10) -> list[dict[str, Any]]:
@@ -174,31 +120,6 @@ class CellOutboxBase(OutboxBase):
         indexes: ClassVar = [
             models.Index(fields=["shard_scope", "shard_identifier", "id"], name="%(class)s_shard")
         ]
-
-
-class TargetCell(models.Model):
-    """The column by which control messages differ: the cell that a message is for."""
-
-    cell_name = models.CharField(max_length=48)
-
-    sharding_columns: ClassVar[tuple[str, ...]] = ("cell_name", "shard_scope", "shard_identifier")
-    coalesced_columns: ClassVar[tuple[str, ...]] = (
-        "cell_name",
-        "shard_scope",
-        "shard_identifier",
-        "category",
-        "object_identifier",
-    )
-
-    class Meta:
-        abstract = True
-
-    shard_scope: Any
-    shard_identifier: Any
-
-    def shard_key(self) -> tuple[Any, ...]:
-        """Return the cell, the scope and the shard identifier."""
-        return (self.cell_name, self.shard_scope, self.shard_identifier)
 
 
 class ControlOutboxBase(TargetCell, OutboxBase):
@@ -240,29 +161,3 @@ class ControlOutbox(ControlOutboxBase):
     class Meta(ControlOutboxBase.Meta):
         app_label = "hybridcloud"
         db_table = "hybridcloud_controloutbox"
-
-
-@cache
-def _tables(outbox: type[OutboxBase]) -> Tables:
-    def table(label: str) -> str:
-        return f'"{apps.get_model(label)._meta.db_table}"'
-
-    return Tables(
-        label=outbox._meta.label,
-        outbox=f'"{outbox._meta.db_table}"',
-        parked=table(outbox.parked_model),
-        lease=table(outbox.lease_model),
-        failure=table(outbox.failure_model),
-        sharding_columns=outbox.sharding_columns,
-    )
-
-
-def outbox_models(mode: SiloMode) -> tuple[type[OutboxBase], ...]:
-    """Return the outbox tables of the control silo or of cells, as the settings name them."""
-    labels = settings().outbox_models.get(mode.name, ())
-    return tuple(apps.get_model(label) for label in labels)
-
-
-def default_outbox(mode: SiloMode) -> type[OutboxBase]:
-    """Return the first outbox table of the control silo or of cells."""
-    return outbox_models(mode)[0]

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 from django.db import DatabaseError, InterfaceError, connections
 
 if TYPE_CHECKING:
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 _LOG = logging.getLogger(__name__)
 _IDLE: Final = 30.0
 """Seconds without a notification after which the thread closes its connections and ends."""
 
 
-def channel_of(outbox: type[OutboxBase]) -> str:
+def channel_of(outbox: type[OutboxTable]) -> str:
     """Return the channel of an outbox table: the table's name."""
     return outbox._meta.db_table
 
@@ -106,6 +106,6 @@ def notifier() -> Notifier:
     return _the_notifier
 
 
-def send_notify(outbox: type[OutboxBase], alias: str) -> None:
+def send_notify(outbox: type[OutboxTable], alias: str) -> None:
     """Wake the drainers that listen for an outbox table."""
     notifier().send(channel_of(outbox), alias)

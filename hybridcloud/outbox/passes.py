@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.claim import Leases
     from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.handling import Route
-    from hybridcloud.outbox.models import OutboxBase
     from hybridcloud.outbox.statements import Engine, Key
+    from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.switches import Switches
 
 _NOTHING: Final[frozenset[int]] = frozenset()
@@ -330,7 +330,7 @@ class Pass:
             Freed(shard.key, level, category, object_identifier) for _, level in settled if level
         ]
 
-    def as_instance(self, shard: Shard, message: Message) -> OutboxBase:
+    def as_instance(self, shard: Shard, message: Message) -> OutboxTable:
         """Return a message as an instance of its outbox model, for an error."""
         columns = dict(zip(self.engine.tables.sharding_columns, shard.key, strict=True))
         added, due = dates_of(message)

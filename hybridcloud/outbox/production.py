@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from django.db.models import Model
 
     from hybridcloud.outbox.mixins import ProducingModel
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 _DEFAULT = "_outbox_default"
 
@@ -146,7 +146,9 @@ def _owner_of(instance: Model) -> tuple[str, int]:
     )
 
 
-def messages_moved(before: Iterable[OutboxBase], after: Iterable[OutboxBase]) -> list[OutboxBase]:
+def messages_moved(
+    before: Iterable[OutboxTable], after: Iterable[OutboxTable]
+) -> list[OutboxTable]:
     """Return the messages for shards that an instance left, with what is to be said now."""
     now = list(after)
     keys = {message.shard_key() for message in now}

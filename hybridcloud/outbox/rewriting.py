@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.category import OutboxScope
     from hybridcloud.outbox.mixins import ProducingModel
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 
 def scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
@@ -120,7 +120,7 @@ class Rewriter(ABC):
 
 @cache
 def _texts(
-    model: type[ProducingModel], scope: OutboxScope, outbox: type[OutboxBase], order: str
+    model: type[ProducingModel], scope: OutboxScope, outbox: type[OutboxTable], order: str
 ) -> tuple[str, str]:
     """Return the columns that a message is made of, and its INSERT."""
     shard, pk, table = shard_field(scope, model), model._meta.pk, quoted(model._meta.db_table)

@@ -15,7 +15,7 @@ from silos import SiloMode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.switches import Switches
 
 MOST_FOUND: Final = 10_000
@@ -33,7 +33,7 @@ def _targets(engine: Engine, switches: Switches) -> Iterator[str | None]:
             yield cell
 
 
-def find_due_shards(outbox: type[OutboxBase], *, alias: str, limit: int) -> list[Key]:
+def find_due_shards(outbox: type[OutboxTable], *, alias: str, limit: int) -> list[Key]:
     """Return keys of due shards, in key order within a cell; cost grows with shards, not messages."""
     engine, switches = Engine(outbox, alias), kill_switches.current()
     found: list[Key] = []
@@ -99,7 +99,7 @@ def _compact(engine: Engine, key: Key) -> None:
             leases.release()
 
 
-def is_switched_off(outbox: type[OutboxBase], key: Key) -> bool:
+def is_switched_off(outbox: type[OutboxTable], key: Key) -> bool:
     """Say whether a kill switch stops the whole shard."""
     switches = kill_switches.current()
     control = outbox.silo_mode is SiloMode.CONTROL
@@ -108,27 +108,19 @@ def is_switched_off(outbox: type[OutboxBase], key: Key) -> bool:
     return switches.stops_shard(key[-2], key[-1], key[0] if control else None)
 
 
-def prepare_next_from_shard[M: OutboxBase](outbox: type[M], key: Key, *, alias: str) -> M | None:
-    """Claim the shard's lease and return its first message; None if it isn't due or is taken.
+def claim_if_due(outbox: type[OutboxTable], key: Key, *, alias: str) -> Leases | None:
+    """Claim a shard's lease; None if it isn't due or is taken.
 
-    The message carries the lease: its `drain_shard` drains with it. Where that
-    is not called the lease lapses by itself.
+    Where the lease is not drained with, it lapses by itself.
     """
-    engine = Engine(outbox, alias)
-    leases = Leases(engine)
+    leases = Leases(Engine(outbox, alias))
     if is_switched_off(outbox, key) or not leases.claim_known([key]):
         return None
-    columns = dict(zip(engine.tables.sharding_columns, key, strict=True))
-    first = outbox.objects.using(alias).filter(**columns).order_by("id").first()
-    if first is None:
-        leases.release()
-    else:
-        first.claimed = leases
-    return first
+    return leases
 
 
 def shard_depths(
-    outbox: type[OutboxBase], *, alias: str, limit: int | None
+    outbox: type[OutboxTable], *, alias: str, limit: int | None
 ) -> list[dict[str, Any]]:
     """Return the deepest shards, parked messages included.
 

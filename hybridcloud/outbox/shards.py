@@ -15,7 +15,7 @@ from django.db import models
 from django.db.models.expressions import Func, Value
 from django.db.models.functions import Now
 
-from hybridcloud.outbox.models import MessageColumns, TargetCell
+from hybridcloud.outbox.store.tables import MessageColumns, TargetCell
 from silos import cell_silo_model, control_silo_model
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
 
-    from hybridcloud.outbox.models import OutboxBase, Tables
+    from hybridcloud.outbox.store.tables import OutboxTable, TableNames
 
 type Key = tuple[Any, ...]
 type Rows = list[tuple[Any, ...]]
@@ -60,7 +60,7 @@ def _texts() -> Mapping[str, str]:
 
 
 @cache
-def sql(tables: Tables, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
+def sql(tables: TableNames, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
     """Return a named statement of ``queries.sql`` for these tables.
 
     Args:
@@ -135,7 +135,7 @@ class Engine:
         alias: the database.
     """
 
-    def __init__(self, outbox: type[OutboxBase], alias: str) -> None:
+    def __init__(self, outbox: type[OutboxTable], alias: str) -> None:
         self.outbox = outbox
         self.alias = alias
         self.tables = outbox.tables()

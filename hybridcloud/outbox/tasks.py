@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from celery.app.task import Task
 
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 TICK: Final = 2.0
 """Seconds between scheduler ticks: with a lease of 15 s a lost shard is taken over within 20 s."""
@@ -116,8 +116,8 @@ def schedule_batch(
         How many shards were found due.
     """
     from hybridcloud.outbox import schedule  # noqa: PLC0415 - Django app registry
-    from hybridcloud.outbox.models import outbox_models  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.statements import Engine  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
     from hybridcloud.registry import backfill_outboxes  # noqa: PLC0415 - Django app registry
 
     found = 0
@@ -224,7 +224,7 @@ def _drain(
     most: int | None,
 ) -> None:
     from hybridcloud.outbox.drain import SHARDS_PER_PASS, Drainer  # noqa: PLC0415 - Django app registry
-    from hybridcloud.outbox.models import outbox_models  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
 
     _forget_kick(queue_name(mode, cell))
     for outbox in outbox_models(mode):
@@ -245,7 +245,7 @@ def _forget_kick(queue: str) -> None:
         client.delete(_kick_key(queue))
 
 
-def send_kick(outbox: type[OutboxBase], alias: str) -> None:
+def send_kick(outbox: type[OutboxTable], alias: str) -> None:
     """Wake a drainer as ``KICK`` says: by NOTIFY, or by a drain task unless one is under way to the queue."""
     if settings().kick == "notify":
         send_notify(outbox, alias)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.category import OutboxScope
     from hybridcloud.outbox.mixins import ProducingModel
-    from hybridcloud.outbox.models import OutboxBase
     from hybridcloud.outbox.querysets import ProducingQuerySet
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 _MOST_PKS: Final = 10_000
 type _Plain = Callable[..., int]
@@ -160,9 +160,9 @@ def _may_move(rows: models.QuerySet[Any], fields: Collection[str]) -> bool:
 
 
 def _left_behind(
-    before: dict[Any, list[OutboxBase]], after: Sequence[ProducingModel]
-) -> list[OutboxBase]:
-    def each() -> Iterator[OutboxBase]:
+    before: dict[Any, list[OutboxTable]], after: Sequence[ProducingModel]
+) -> list[OutboxTable]:
+    def each() -> Iterator[OutboxTable]:
         for instance in after:
             yield from messages_moved(before.get(instance.pk, []), instance.messages())
 

@@ -11,12 +11,9 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import DatabaseError, connections
+from django.db import connections
 
-from hybridcloud import hooks
-from hybridcloud.conf import settings
-from hybridcloud.errors import OutboxError
-from hybridcloud.outbox import flush, kick
+from hybridcloud.registry import Slot
 from silos.guard import is_testcase_transaction
 
 if TYPE_CHECKING:
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from hybridcloud.outbox.mixins import ProducingModel
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,20 +43,6 @@ class WrittenRow(NamedTuple):
     object_identifier: int
 
 
-class Written(NamedTuple):
-    """The messages of one commit that are to be flushed, of one outbox table.
-
-    Attributes:
-        outbox: the outbox model.
-        alias: the database.
-        rows: the messages, in the order of their ids.
-    """
-
-    outbox: type[OutboxBase]
-    alias: str
-    rows: tuple[WrittenRow, ...]
-
-
 class Batch(NamedTuple):
     """The messages of one INSERT.
 
@@ -70,10 +53,24 @@ class Batch(NamedTuple):
         unseen: whether triggers wrote messages, whose ids nobody knows.
     """
 
-    outbox: type[OutboxBase]
+    outbox: type[OutboxTable]
     counts: Counter[int]
     flushed: Sequence[WrittenRow]
     unseen: bool = False
+
+
+def _wait_for_the_tick(alias: str, batches: Sequence[Batch]) -> None:
+    _LOG.warning(
+        "Messages on %s wait for the next tick: %s batches were committed before the apps were ready",
+        alias,
+        len(batches),
+    )
+
+
+on_committed: Slot[[str, Sequence[Batch]], None] = Slot(
+    "what is done with messages once they are committed", _wait_for_the_tick
+)
+"""Called once a transaction with the database and what was written; `flush` fills it."""
 
 
 class _Commit:
@@ -112,7 +109,7 @@ class _Coordinator:
         if self.commit.latest is not self or not self.commit.ready:
             return
         batches, self.commit.ready = self.commit.ready, []
-        _act(self.commit.alias, batches)
+        on_committed(self.commit.alias, batches)
 
 
 def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
@@ -143,33 +140,12 @@ def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     if connection.in_atomic_block or not connection.get_autocommit():
         register(connection, batch)
         return
-    _act(connection.alias, [batch])
+    on_committed(connection.alias, [batch])
 
 
 def announce_unseen(model: type[ProducingModel], using: str) -> None:
     """Have a drainer woken for messages of a model whose ids nobody knows: like `announce`, for triggers."""
-    if settings().flush == "cron":
-        return
-    connection = connections[using]
-    if connection.in_atomic_block or not connection.autocommit:
-        register(connection, Batch(model.outbox_model(), Counter(), (), unseen=True))
-    else:
-        kick.kick(model.outbox_model(), connection.alias)
-
-
-def _act(alias: str, batches: Sequence[Batch]) -> None:
-    """Do what is to be done once messages are committed."""
-    by_outbox: dict[type[OutboxBase], list[Batch]] = {}
-    for batch in batches:
-        by_outbox.setdefault(batch.outbox, []).append(batch)
-    for outbox, own in by_outbox.items():
-        _tell(outbox, own)
-    for outbox, own in by_outbox.items():
-        rows = tuple(sorted(row for batch in own for row in batch.flushed))
-        if rows:
-            _flush(Written(outbox, alias, rows))
-        if any(batch.unseen for batch in own) and settings().flush != "cron":
-            kick.kick(outbox, alias)
+    announce(connections[using], Batch(model.outbox_model(), Counter(), (), unseen=True))
 
 
 def _commit_in(queue: Sequence[tuple[Any, Any, bool]]) -> _Commit | None:
@@ -177,24 +153,3 @@ def _commit_in(queue: Sequence[tuple[Any, Any, bool]]) -> _Commit | None:
         if isinstance(hook, _Coordinator):
             return hook.commit
     return None
-
-
-def _tell(outbox: type[OutboxBase], batches: Sequence[Batch]) -> None:
-    if hooks.active.saved:
-        counts: Counter[int] = Counter()
-        for batch in batches:
-            counts.update(batch.counts)
-        if counts:
-            hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(counts)))
-
-
-def _flush(written: Written) -> None:
-    try:
-        flush.flush_written(written, settings().flush)
-    except (DatabaseError, OutboxError):
-        # Comes through inside `flush.raising_failures` only, where a test asked for it.
-        raise
-    except Exception as exc:  # noqa: BLE001 - the edge: the change is saved, and other hooks wait
-        label = written.outbox._meta.label
-        hooks.tell(hooks.active.captured, hooks.Captured(exc, "flush", {"outbox": label}))
-        _LOG.exception("Flush of %s failed; the beat takes over", label)

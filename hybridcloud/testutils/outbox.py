@@ -16,7 +16,7 @@ from hybridcloud.errors import OutboxRecursionLimitError
 from hybridcloud.outbox import outbox_context
 from hybridcloud.outbox.category import category_name
 from hybridcloud.outbox.direct import drain_outbox
-from hybridcloud.outbox.models import outbox_models
+from hybridcloud.outbox.store.tables import outbox_models
 from hybridcloud.rpc.client import transport
 from hybridcloud.testutils.rpc import in_process_transport
 from silos import SiloMode, assume_silo

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from hybridcloud.management.places import add_silo_argument, chosen_silos
 from hybridcloud.outbox import deadletters
 from hybridcloud.outbox.category import all_categories, all_scopes, category_name, scope_name
-from hybridcloud.outbox.models import outbox_models
+from hybridcloud.outbox.store.tables import outbox_models
 from silos import assume_silo
 from silos.errors import SiloError
 from silos.router import alias_for_model
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from hybridcloud.outbox.deadletters import DeadLetter, Which
-    from hybridcloud.outbox.models import OutboxBase
+    from hybridcloud.outbox.store.tables import OutboxTable
     from silos.mode import CurrentSilo
 
 _VERSION: Final = 1
@@ -114,7 +114,7 @@ class Command(BaseCommand):
         self,
         verb: str,
         silo: str,
-        outbox: type[OutboxBase],
+        outbox: type[OutboxTable],
         found: list[DeadLetter],
         changed: int,
         options: dict[str, Any],
@@ -155,7 +155,7 @@ def _add_filters(parser: CommandParser) -> None:
 
 def _each(
     which: Which, options: dict[str, Any]
-) -> Iterator[tuple[CurrentSilo, type[OutboxBase], str, list[DeadLetter]]]:
+) -> Iterator[tuple[CurrentSilo, type[OutboxTable], str, list[DeadLetter]]]:
     for here in chosen_silos(options["silo"]):
         with ExitStack() as stack:
             stack.enter_context(assume_silo(here.mode, cell=here.cell))

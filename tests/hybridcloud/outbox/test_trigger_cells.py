@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections
 
-from hybridcloud.outbox import CellMapping, ControlOutbox, kick
+from hybridcloud.outbox import CellMapping, ControlOutbox, flush
 from hybridcloud.outbox.production import produce
 from hybridcloud.outbox.trigger_bodies import problem_of, triggers_of
 from hybridcloud.outbox.triggers import differences, install
@@ -41,7 +41,7 @@ def _tables(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _in_control(_tables: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(kick, "kick", lambda _outbox, _alias: None)
+    monkeypatch.setattr(flush, "kick", lambda _outbox, _alias: None)
     with assume_silo(SiloMode.CONTROL):
         sql("DELETE FROM zoo_stamp; DELETE FROM zoo_seal; DELETE FROM zoo_place")
         sql(

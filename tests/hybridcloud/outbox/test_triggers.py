@@ -11,7 +11,7 @@ from django.db.models import Model
 from django.test.utils import CaptureQueriesContext
 
 from hybridcloud import causation
-from hybridcloud.outbox import CellOutbox, kick, outbox_context
+from hybridcloud.outbox import CellOutbox, flush, outbox_context
 from hybridcloud.outbox import trigger_checks as checking
 from hybridcloud.outbox.trigger_bodies import problem_of, triggers_of
 from hybridcloud.outbox.triggers import differences, install
@@ -60,7 +60,7 @@ def _in_us(_tables: None, settings: Any) -> Iterator[None]:
 def kicks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Hear who is woken; there is no broker."""
     heard: list[tuple[str, str]] = []
-    monkeypatch.setattr(kick, "kick", lambda outbox, alias: heard.append((outbox.__name__, alias)))
+    monkeypatch.setattr(flush, "kick", lambda outbox, alias: heard.append((outbox.__name__, alias)))
     return heard
 
 

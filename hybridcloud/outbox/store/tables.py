@@ -1,0 +1,145 @@
+"""The outbox tables: columns, keys and the names that the statements use.
+
+Writers INSERT and the engine DELETEs; no message row is ever updated.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+
+from django.apps import apps
+from django.db import models
+from django.db.models.functions import Now
+
+from hybridcloud.conf import settings
+from hybridcloud.outbox.category import category_choices, category_name, scope_choices, scope_name
+from silos import SiloMode
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+class TableNames(NamedTuple):
+    """The quoted names of an outbox table and of those that go with it."""
+
+    label: str
+    outbox: str
+    parked: str
+    lease: str
+    failure: str
+    sharding_columns: tuple[str, ...]
+
+
+class MessageColumns(models.Model):
+    """What a message consists of, in the outbox and in the parked table alike."""
+
+    shard_scope = models.IntegerField(choices=scope_choices)
+    shard_identifier = models.BigIntegerField()
+    category = models.IntegerField(choices=category_choices)
+    object_identifier = models.BigIntegerField()
+    payload = models.JSONField(null=True, default=None)
+    scheduled_from = models.DateTimeField(db_default=Now(), editable=False)
+    scheduled_for = models.DateTimeField(db_default=Now(), editable=False)
+    date_added = models.DateTimeField(db_default=Now(), editable=False)
+    headers = models.JSONField(null=True, default=None, editable=False)
+
+    sharding_columns: ClassVar[tuple[str, ...]] = ("shard_scope", "shard_identifier")
+    coalesced_columns: ClassVar[tuple[str, ...]] = (
+        "shard_scope",
+        "shard_identifier",
+        "category",
+        "object_identifier",
+    )
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        shard = ":".join(str(value) for value in self.shard_key()[1:])
+        return (
+            f"message {self.pk} of {category_name(self.category)}"
+            f" object {self.object_identifier} in {scope_name(self.shard_scope)}:{shard}"
+        )
+
+    def shard_key(self) -> tuple[Any, ...]:
+        """Return the scope, the shard identifier and, for control messages, the cell."""
+        return (self.shard_scope, self.shard_identifier)
+
+
+class TargetCell(models.Model):
+    """The column by which control messages differ: the cell that a message is for."""
+
+    cell_name = models.CharField(max_length=48)
+
+    sharding_columns: ClassVar[tuple[str, ...]] = ("cell_name", "shard_scope", "shard_identifier")
+    coalesced_columns: ClassVar[tuple[str, ...]] = (
+        "cell_name",
+        "shard_scope",
+        "shard_identifier",
+        "category",
+        "object_identifier",
+    )
+
+    class Meta:
+        abstract = True
+
+    shard_scope: Any
+    shard_identifier: Any
+
+    def shard_key(self) -> tuple[Any, ...]:
+        """Return the cell, the scope and the shard identifier."""
+        return (self.cell_name, self.shard_scope, self.shard_identifier)
+
+
+class OutboxTable(MessageColumns):
+    """An outbox table as the engine sees it; `models.OutboxBase` adds the methods of a row.
+
+    Attributes:
+        parked_model: label of the model of its parked messages.
+        lease_model: label of the model of its leases.
+        failure_model: label of the model of its failures.
+        silo_mode: the silo in which its messages are written and handled.
+        delay: how long a message is deferred when it is saved; None: not at all.
+    """
+
+    parked_model: ClassVar[str]
+    lease_model: ClassVar[str]
+    failure_model: ClassVar[str]
+    silo_mode: ClassVar[SiloMode]
+
+    delay: timedelta | None = None
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def tables(cls) -> TableNames:
+        """Return the table names that the engine's statements are made of."""
+        return _tables(cls)
+
+
+@cache
+def _tables(outbox: type[OutboxTable]) -> TableNames:
+    def table(label: str) -> str:
+        return f'"{apps.get_model(label)._meta.db_table}"'
+
+    return TableNames(
+        label=outbox._meta.label,
+        outbox=f'"{outbox._meta.db_table}"',
+        parked=table(outbox.parked_model),
+        lease=table(outbox.lease_model),
+        failure=table(outbox.failure_model),
+        sharding_columns=outbox.sharding_columns,
+    )
+
+
+def outbox_models(mode: SiloMode) -> tuple[type[OutboxTable], ...]:
+    """Return the outbox tables of the control silo or of cells, as the settings name them."""
+    labels = settings().outbox_models.get(mode.name, ())
+    return tuple(cast("type[OutboxTable]", apps.get_model(label)) for label in labels)
+
+
+def default_outbox(mode: SiloMode) -> type[OutboxTable]:
+    """Return the first outbox table of the control silo or of cells."""
+    return outbox_models(mode)[0]
