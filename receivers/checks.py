@@ -12,7 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 from hybridcloud.checks import TAG
 from hybridcloud.checks.handlers import receiver_name, receivers_of
 from hybridcloud.outbox import process_cell_outbox, process_control_outbox
-from hybridcloud.outbox.category import (
+from hybridcloud.outbox.declare.category import (
     all_categories,
     connected_mode,
     connected_models,

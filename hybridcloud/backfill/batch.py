@@ -17,9 +17,9 @@ from hybridcloud.backfill import statements
 from hybridcloud.backfill.cursor import Cursor
 from hybridcloud.backfill.versions import find_target_cells
 from hybridcloud.causation import current_headers
-from hybridcloud.outbox.category import validated_scope
 from hybridcloud.outbox.context import write_messages
-from hybridcloud.outbox.identifiers import shard_field
+from hybridcloud.outbox.declare.category import validated_scope
+from hybridcloud.outbox.declare.identifiers import shard_field
 from hybridcloud.outbox.insert import as_json
 from hybridcloud.outbox.production import produce, uses_default
 from hybridcloud.outbox.rewriting import scope_for_sql
@@ -29,7 +29,7 @@ from hybridcloud.outbox.written import Batch, announce
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from hybridcloud.outbox.category import OutboxScope
+    from hybridcloud.outbox.declare.category import OutboxScope
     from hybridcloud.outbox.mixins import ProducingModel
 
 MOST_BY_SQL: Final = 10_000

@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox import tasks
-from hybridcloud.outbox.category import all_scopes
+from hybridcloud.outbox.declare.category import all_scopes
 from hybridcloud.outbox.drain import BUDGET, TURN
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's
 from django.utils.inspect import func_accepts_kwargs
 
 from hybridcloud.outbox import process_cell_outbox, process_control_outbox
-from hybridcloud.outbox.category import all_categories
+from hybridcloud.outbox.declare.category import all_categories
 
 if TYPE_CHECKING:
     from collections.abc import Callable

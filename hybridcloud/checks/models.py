@@ -9,9 +9,9 @@ from django.core.checks import CheckMessage, Error
 from django.core.exceptions import FieldDoesNotExist
 
 from hybridcloud.errors import InvalidOutboxError
-from hybridcloud.outbox.category import categories_without_scope
+from hybridcloud.outbox.declare.category import categories_without_scope
+from hybridcloud.outbox.declare.identifiers import shard_path
 from hybridcloud.outbox.deletions import uncovered_relations
-from hybridcloud.outbox.identifiers import shard_path
 from hybridcloud.outbox.managers import is_producing
 from hybridcloud.outbox.mixins import ProducingModel, has_own_handlers
 from hybridcloud.outbox.registration import root_of

@@ -16,14 +16,20 @@ if TYPE_CHECKING:
         OutboxFlushError,
         OutboxTransactionError,
     )
-    from hybridcloud.outbox.category import (
+    from hybridcloud.outbox.context import outbox_context
+    from hybridcloud.outbox.declare.category import (
         Delivery,
         OnFailure,
         OutboxCategory,
         OutboxScope,
         scope_categories,
     )
-    from hybridcloud.outbox.context import outbox_context
+    from hybridcloud.outbox.declare.cell_mapping import CellMapping
+    from hybridcloud.outbox.declare.signals import (
+        RetryLater,
+        process_cell_outbox,
+        process_control_outbox,
+    )
     from hybridcloud.outbox.managers import (
         CellOutboxProducingManager,
         ControlOutboxProducingManager,
@@ -41,8 +47,6 @@ if TYPE_CHECKING:
         ControlOutboxBase,
         OutboxBase,
     )
-    from hybridcloud.outbox.signals import RetryLater, process_cell_outbox, process_control_outbox
-    from hybridcloud.outbox.trigger_cells import CellMapping
 
 _HOMES = {
     "hybridcloud.errors": (
@@ -51,7 +55,7 @@ _HOMES = {
         "OutboxFlushError",
         "OutboxTransactionError",
     ),
-    "hybridcloud.outbox.category": (
+    "hybridcloud.outbox.declare.category": (
         "Delivery",
         "OnFailure",
         "OutboxCategory",
@@ -76,12 +80,12 @@ _HOMES = {
         "ControlOutboxBase",
         "OutboxBase",
     ),
-    "hybridcloud.outbox.signals": (
+    "hybridcloud.outbox.declare.signals": (
         "RetryLater",
         "process_cell_outbox",
         "process_control_outbox",
     ),
-    "hybridcloud.outbox.trigger_cells": ("CellMapping",),
+    "hybridcloud.outbox.declare.cell_mapping": ("CellMapping",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 

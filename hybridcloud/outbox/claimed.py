@@ -8,7 +8,6 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hybridcloud.outbox.category import find_scope
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
     FLAGGED,
@@ -20,6 +19,7 @@ from hybridcloud.outbox.coalesce import (
     N,
     group_messages,
 )
+from hybridcloud.outbox.declare.category import find_scope
 from hybridcloud.outbox.handling import policy_of
 from hybridcloud.outbox.recorded import Failures
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from hybridcloud.outbox.category import Policy
+    from hybridcloud.outbox.declare.category import Policy
     from hybridcloud.outbox.statements import Key
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybridcloud import hooks
 from hybridcloud.errors import OutboxFlushError
-from hybridcloud.outbox.category import OnFailure, category_name, scope_name
 from hybridcloud.outbox.coalesce import CATEGORY, ID, OBJECT
+from hybridcloud.outbox.declare.category import OnFailure, category_name, scope_name
 from hybridcloud.outbox.handling import error_text
 from hybridcloud.outbox.recorded import Failures
 from hybridcloud.outbox.statements import key_text

@@ -20,8 +20,8 @@ from hybridcloud.causation import is_inside
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox import switches as kill_switches
-from hybridcloud.outbox.category import find_scope
 from hybridcloud.outbox.claim import Leases
+from hybridcloud.outbox.declare.category import find_scope
 from hybridcloud.outbox.handling import policy_of
 from hybridcloud.outbox.kick import kick
 from hybridcloud.outbox.passes import Pass

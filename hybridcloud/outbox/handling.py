@@ -17,7 +17,6 @@ from django.db import transaction
 from hybridcloud import causation, hooks
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxRecursionLimitError
-from hybridcloud.outbox.category import Policy, category_name, find_category, is_retired
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
     HEADERS,
@@ -26,7 +25,12 @@ from hybridcloud.outbox.coalesce import (
     PAYLOAD,
     dates_of,
 )
-from hybridcloud.outbox.signals import RetryLater, process_cell_outbox, process_control_outbox
+from hybridcloud.outbox.declare.category import Policy, category_name, find_category, is_retired
+from hybridcloud.outbox.declare.signals import (
+    RetryLater,
+    process_cell_outbox,
+    process_control_outbox,
+)
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
 from silos.mode import get_current_silo
@@ -37,9 +41,9 @@ if TYPE_CHECKING:
 
     from django.dispatch import Signal
 
-    from hybridcloud.outbox.category import OutboxCategory, OutboxScope
     from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.coalesce import Group, Message
+    from hybridcloud.outbox.declare.category import OutboxCategory, OutboxScope
     from hybridcloud.outbox.passes import Pass
     from hybridcloud.outbox.statements import Engine
 

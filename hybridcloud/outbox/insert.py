@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from hybridcloud.outbox.category import validated_scope
+from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.statements import int_array
 from hybridcloud.outbox.written import Batch, WrittenRow, register
 

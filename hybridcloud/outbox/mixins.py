@@ -17,11 +17,11 @@ from django.db.models.signals import class_prepared
 
 from hybridcloud.outbox.combined import save_combined, scope_to_combine
 from hybridcloud.outbox.context import joined_context, outbox_context
+from hybridcloud.outbox.declare.cell_mapping import names_of_row
 from hybridcloud.outbox.managers import ProducingManager
 from hybridcloud.outbox.production import cells_of_owner, default_hook, produce, uses_default
 from hybridcloud.outbox.registration import register, root_of
 from hybridcloud.outbox.store.tables import default_outbox
-from hybridcloud.outbox.trigger_cells import names_of_row
 from hybridcloud.outbox.triggered import is_outermost, is_triggered, triggered, wake
 from silos import SiloMode
 from silos.cells import all_cells
@@ -29,9 +29,9 @@ from silos.cells import all_cells
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from hybridcloud.outbox.category import CellMessage, ControlMessage, OutboxCategory
+    from hybridcloud.outbox.declare.category import CellMessage, ControlMessage, OutboxCategory
+    from hybridcloud.outbox.declare.cell_mapping import TriggerCells
     from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.trigger_cells import TriggerCells
 
 
 class ProducingModel(models.Model):

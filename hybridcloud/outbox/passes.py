@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from hybridcloud import hooks
 from hybridcloud.outbox import handling
 from hybridcloud.outbox.batch import Batch
-from hybridcloud.outbox.category import Delivery
 from hybridcloud.outbox.coalesce import (
     CATEGORY,
     HEADERS,
@@ -27,12 +26,13 @@ from hybridcloud.outbox.coalesce import (
     dates_of,
     each_group,
 )
+from hybridcloud.outbox.declare.category import Delivery
+from hybridcloud.outbox.declare.signals import RetryLater
 from hybridcloud.outbox.failures import record_crash, record_failure, tell_lost
 from hybridcloud.outbox.horizon import NOTHING_KNOWN
 from hybridcloud.outbox.parked import Freed, bring_back_freed
 from hybridcloud.outbox.plain import Begun, handle_in_a_row
 from hybridcloud.outbox.reading import Reader, read_all, read_shards
-from hybridcloud.outbox.signals import RetryLater
 from hybridcloud.outbox.superseded import with_newer
 from hybridcloud.registry import cell_is_broken
 

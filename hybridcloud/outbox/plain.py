@@ -12,8 +12,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from hybridcloud import causation, hooks
-from hybridcloud.outbox.category import Delivery
 from hybridcloud.outbox.coalesce import each_group, moment
+from hybridcloud.outbox.declare.category import Delivery
 from hybridcloud.outbox.handling import decode, nobody_listens
 from hybridcloud.registry import cell_is_broken
 

@@ -8,9 +8,9 @@ from django.db import transaction
 
 from hybridcloud.causation import current_headers
 from hybridcloud.errors import IdentifierError
-from hybridcloud.outbox.category import validated_scope
 from hybridcloud.outbox.context import is_flushing, write_messages, write_rows
-from hybridcloud.outbox.identifiers import identifiers_of
+from hybridcloud.outbox.declare.category import validated_scope
+from hybridcloud.outbox.declare.identifiers import identifiers_of
 from hybridcloud.outbox.insert import Row, as_json
 from silos import SiloMode, find_cells_for_orgs, find_cells_for_user
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox.category import OutboxCategory, connected_models
+from hybridcloud.outbox.declare.category import OutboxCategory, connected_models
 from hybridcloud.outbox.deletions import listen_to_deletions, update_through_managers
 from hybridcloud.outbox.production import uses_default
 from hybridcloud.outbox.triggered import columns_payload, is_triggered

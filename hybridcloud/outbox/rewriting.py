@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from django.db import models
 
 from hybridcloud.causation import current_headers
-from hybridcloud.outbox.category import validated_scope
-from hybridcloud.outbox.identifiers import shard_field
+from hybridcloud.outbox.declare.category import validated_scope
+from hybridcloud.outbox.declare.cell_mapping import quoted
+from hybridcloud.outbox.declare.identifiers import shard_field
 from hybridcloud.outbox.insert import as_json
 from hybridcloud.outbox.production import uses_default
-from hybridcloud.outbox.trigger_cells import quoted
 from hybridcloud.outbox.written import WrittenRow
 from silos import SiloMode
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from hybridcloud.outbox.category import OutboxScope
+    from hybridcloud.outbox.declare.category import OutboxScope
     from hybridcloud.outbox.mixins import ProducingModel
     from hybridcloud.outbox.store.tables import OutboxTable
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox import switches as kill_switches
-from hybridcloud.outbox.category import find_scope
 from hybridcloud.outbox.claim import FIRST, Leases, due_params
+from hybridcloud.outbox.declare.category import find_scope
 from hybridcloud.outbox.handling import policy_of
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.statements import Engine, Key

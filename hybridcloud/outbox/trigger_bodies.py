@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from django.db import models
 
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox.identifiers import shard_field
-from hybridcloud.outbox.production import uses_default
-from hybridcloud.outbox.registration import root_of
-from hybridcloud.outbox.trigger_cells import (
+from hybridcloud.outbox.declare.cell_mapping import (
     CellMapping,
     cells_of_row,
     every_cell,
     quoted,
     somewhere,
 )
+from hybridcloud.outbox.declare.identifiers import shard_field
+from hybridcloud.outbox.production import uses_default
+from hybridcloud.outbox.registration import root_of
 from hybridcloud.outbox.triggered import HEADERS_SETTING, columns_payload
 from silos import SiloMode
 

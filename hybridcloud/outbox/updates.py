@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import connections, models
 
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.category import find_scope
 from hybridcloud.outbox.context import is_flushing, joined_context, write_buffered, write_messages
-from hybridcloud.outbox.identifiers import shard_path
+from hybridcloud.outbox.declare.category import find_scope
+from hybridcloud.outbox.declare.identifiers import shard_path
 from hybridcloud.outbox.production import messages_moved, produce
 from hybridcloud.outbox.rewriting import Rewriter, scope_for_sql
 from hybridcloud.outbox.triggered import is_triggered, triggered
@@ -24,7 +24,7 @@ from hybridcloud.outbox.written import Batch, announce
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from hybridcloud.outbox.category import OutboxScope
+    from hybridcloud.outbox.declare.category import OutboxScope
     from hybridcloud.outbox.mixins import ProducingModel
     from hybridcloud.outbox.querysets import ProducingQuerySet
     from hybridcloud.outbox.store.tables import OutboxTable

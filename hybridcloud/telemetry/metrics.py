@@ -17,7 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from hybridcloud.hooks import Hooks
-from hybridcloud.outbox.category import category_name
+from hybridcloud.outbox.declare.category import category_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

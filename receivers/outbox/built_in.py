@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hybridcloud.outbox.category import connected_mode, connected_models
+from hybridcloud.outbox.declare.category import connected_mode, connected_models
 from receivers.outbox.tombstone import maybe_process_tombstone
 
 if TYPE_CHECKING:

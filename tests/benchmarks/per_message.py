@@ -17,7 +17,7 @@ from django.db.models import Max, Min
 from django.dispatch import Signal
 from django.utils import timezone
 
-from hybridcloud.outbox.category import find_category
+from hybridcloud.outbox.declare.category import find_category
 from tests.benchmarks.subjects.models import PerMessageOutbox
 from tests.benchmarks.world import US
 

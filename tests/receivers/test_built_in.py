@@ -18,7 +18,7 @@ from fixtures.acme.models import (
 from hybridcloud.checks.handlers import receivers_of
 from hybridcloud.errors import OutboxFlushError
 from hybridcloud.outbox import process_cell_outbox, process_control_outbox
-from hybridcloud.outbox.category import connected_models
+from hybridcloud.outbox.declare.category import connected_models
 from hybridcloud.testutils import drain_outboxes, outbox_runner
 from hybridcloud.tombstones.models import CellTombstone, ControlTombstone
 from receivers.outbox import cell, control

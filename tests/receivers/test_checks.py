@@ -15,7 +15,7 @@ from hybridcloud.outbox import (
     process_control_outbox,
     scope_categories,
 )
-from hybridcloud.outbox.category import restored_declarations
+from hybridcloud.outbox.declare.category import restored_declarations
 from receivers.checks import check_every_category_is_heard, check_single_owner
 
 if TYPE_CHECKING:

@@ -12,7 +12,12 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from hybridcloud.management.places import add_silo_argument, chosen_silos
 from hybridcloud.outbox import deadletters
-from hybridcloud.outbox.category import all_categories, all_scopes, category_name, scope_name
+from hybridcloud.outbox.declare.category import (
+    all_categories,
+    all_scopes,
+    category_name,
+    scope_name,
+)
 from hybridcloud.outbox.store.tables import outbox_models
 from silos import assume_silo
 from silos.errors import SiloError

@@ -13,11 +13,17 @@ from django.db import models
 from django.db.models.functions import Now
 
 from hybridcloud.conf import settings
-from hybridcloud.outbox.category import category_choices, category_name, scope_choices, scope_name
-from silos import SiloMode
+from hybridcloud.outbox.declare.category import (
+    category_choices,
+    category_name,
+    scope_choices,
+    scope_name,
+)
 
 if TYPE_CHECKING:
     from datetime import timedelta
+
+    from silos import SiloMode
 
 
 class TableNames(NamedTuple):

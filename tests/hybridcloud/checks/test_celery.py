@@ -10,7 +10,7 @@ from celery import Celery, current_app
 
 from hybridcloud.checks import celery as celery_checks
 from hybridcloud.checks.celery import check_beat_schedule, check_delivery
-from hybridcloud.outbox.policy import Policy
+from hybridcloud.outbox.declare.scope import Policy
 from hybridcloud.outbox.tasks import beat_schedule, drain_outbox_shards, enqueue_outbox_jobs
 
 if TYPE_CHECKING:

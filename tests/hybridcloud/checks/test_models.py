@@ -22,7 +22,7 @@ from hybridcloud.outbox import (
     registration,
     scope_categories,
 )
-from hybridcloud.outbox.category import connected_models, restored_declarations
+from hybridcloud.outbox.declare.category import connected_models, restored_declarations
 from silos import cell_silo_model, control_silo_model
 
 if TYPE_CHECKING:

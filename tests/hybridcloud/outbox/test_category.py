@@ -18,7 +18,7 @@ from hybridcloud.outbox import (
     OutboxScope,
     scope_categories,
 )
-from hybridcloud.outbox import category as module
+from hybridcloud.outbox.declare import category as module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,7 +29,11 @@ from hybridcloud.outbox import (
     outbox_context,
 )
 from hybridcloud.outbox import flush as flushing
-from hybridcloud.outbox.category import connected_mode, connected_models, restored_declarations
+from hybridcloud.outbox.declare.category import (
+    connected_mode,
+    connected_models,
+    restored_declarations,
+)
 from hybridcloud.outbox.managers import is_producing
 from hybridcloud.outbox.mixins import has_own_handlers
 from hybridcloud.outbox.registration import freeze_connected_models, producing_models, root_of

@@ -9,8 +9,8 @@ import pytest
 from django.db import connections
 
 from hybridcloud.outbox import CellOutbox, batch, process_cell_outbox
+from hybridcloud.outbox.declare.signals import RetryLater
 from hybridcloud.outbox.drain import Drainer
-from hybridcloud.outbox.signals import RetryLater
 from silos import SiloMode, assume_silo
 
 from .engine import (

@@ -14,7 +14,7 @@ from hybridcloud.outbox import (
     ReplicatedControlModel,
     scope_categories,
 )
-from hybridcloud.outbox.category import connected_models
+from hybridcloud.outbox.declare.category import connected_models
 from silos import cell_silo_model, control_silo_model
 
 from .zoo import Handled, zoo_apps

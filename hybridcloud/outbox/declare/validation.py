@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from enum import IntEnum
 
-    from hybridcloud.outbox.category import OutboxCategory, OutboxScope
+    from hybridcloud.outbox.declare.category import OutboxCategory, OutboxScope
 
 _MOST: Final = 9999
 _FRAMEWORK: Final = "hybridcloud."

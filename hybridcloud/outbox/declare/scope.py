@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from hybridcloud.outbox.category import OutboxCategory
+    from hybridcloud.outbox.declare.category import OutboxCategory
 
 
 class OnFailure(enum.Enum):

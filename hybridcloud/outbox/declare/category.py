@@ -15,14 +15,20 @@ from django.apps import apps
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError, InvalidOutboxError
-from hybridcloud.outbox import identifiers
-from hybridcloud.outbox.declared import Declared, check_numbers, check_scopes, full_name, place
-from hybridcloud.outbox.policy import (
+from hybridcloud.outbox.declare import identifiers
+from hybridcloud.outbox.declare.scope import (
     Delivery,
     OnFailure,
     Policy,
     ScopeDeclaration,
     scope_categories,
+)
+from hybridcloud.outbox.declare.validation import (
+    Declared,
+    check_numbers,
+    check_scopes,
+    full_name,
+    place,
 )
 from hybridcloud.registry import Registry
 from silos import SiloMode

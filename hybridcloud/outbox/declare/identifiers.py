@@ -8,12 +8,12 @@ from django.core.exceptions import FieldDoesNotExist, ObjectDoesNotExist
 from django.db import models
 
 from hybridcloud.errors import IdentifierError
-from hybridcloud.outbox.declared import full_name
+from hybridcloud.outbox.declare.validation import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hybridcloud.outbox.category import OutboxScope
+    from hybridcloud.outbox.declare.category import OutboxScope
 
 
 def infer_identifiers(

@@ -1,0 +1,1 @@
+"""What messages there are: categories, scopes and their policy, identifiers, signals."""
