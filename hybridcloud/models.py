@@ -5,7 +5,7 @@ from __future__ import annotations
 from hybridcloud.backfill.models import BackfillCursor
 from hybridcloud.options.models import Option, OptionHistory
 from hybridcloud.outbox.models import CellOutbox, ControlOutbox
-from hybridcloud.outbox.shards import (
+from hybridcloud.outbox.store.state import (
     CellFailure,
     CellLease,
     CellParked,

@@ -23,7 +23,7 @@ from hybridcloud.outbox.declare.identifiers import shard_field
 from hybridcloud.outbox.insert import as_json
 from hybridcloud.outbox.production import produce, uses_default
 from hybridcloud.outbox.rewriting import scope_for_sql
-from hybridcloud.outbox.walk import Fence, newest_id
+from hybridcloud.outbox.store.fence import Fence, newest_id
 from hybridcloud.outbox.written import Batch, announce
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from hybridcloud.backfill.versions import models_of, require_integer_ids
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox import schedule
 from hybridcloud.outbox.drain import Drainer
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.tables import outbox_models
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud import hooks
 from hybridcloud.outbox.coalesce import CATEGORY, ID
-from hybridcloud.outbox.statements import int_array
+from hybridcloud.outbox.store.session import int_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hybridcloud.outbox.claim import Leases
     from hybridcloud.outbox.coalesce import Group, Message
-    from hybridcloud.outbox.statements import Engine, Key
+    from hybridcloud.outbox.store.session import Engine, Key
 
 LONGEST_UNACKNOWLEDGED: Final = 0.25
 """Seconds after which handled messages are acknowledged, however few: what a crash may repeat."""

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 from hybridcloud import hooks
 from hybridcloud.conf import settings
 from hybridcloud.outbox.keeper import keeper
-from hybridcloud.outbox.statements import Engine, Key, key_text
+from hybridcloud.outbox.store.session import Engine, Key, key_text
 from silos import SiloMode
 from silos.cells import all_cells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hybridcloud.outbox.statements import Rows
-    from hybridcloud.outbox.switches import Switches
+    from hybridcloud.outbox.store.session import Rows
+    from hybridcloud.outbox.store.switches import Switches
 
 FIRST: Key = (-1, 0)
 """A cursor before all shards: (scope, identifier)."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from hybridcloud.outbox.declare.category import Policy
-    from hybridcloud.outbox.statements import Key
+    from hybridcloud.outbox.store.session import Key
 
 
 class Shard:

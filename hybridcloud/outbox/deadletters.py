@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.handling import NOT_FINISHED
 from hybridcloud.outbox.kick import kick
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.session import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

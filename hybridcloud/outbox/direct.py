@@ -10,17 +10,17 @@ from django.db import DatabaseError, router
 from hybridcloud import hooks
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxDatabaseError
-from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import Leases
 from hybridcloud.outbox.drain import BUDGET, Drainer
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.passes import Pass
 from hybridcloud.outbox.reading import read_all
-from hybridcloud.outbox.statements import NO_BOUND, Engine, Key
+from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.session import NO_BOUND, Engine, Key
 
 if TYPE_CHECKING:
+    from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.switches import Switches
 
 _FIRST_POLL: Final = 0.002
 _LONGEST_POLL: Final = 0.05

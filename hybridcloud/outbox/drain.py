@@ -11,19 +11,19 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import FIRST, Leases
 from hybridcloud.outbox.horizon import NOTHING_KNOWN, Horizon, horizon_of
 from hybridcloud.outbox.parked import bring_back
 from hybridcloud.outbox.passes import Pass
-from hybridcloud.outbox.statements import Engine, Key
+from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.session import Engine, Key
 from hybridcloud.outbox.turns import turns_of
 from silos import SiloMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from hybridcloud.outbox.statements import Rows
+    from hybridcloud.outbox.store.session import Rows
     from hybridcloud.outbox.store.tables import OutboxTable
 
 SHARDS_PER_PASS: Final = 512

@@ -10,13 +10,13 @@ from hybridcloud.outbox.coalesce import CATEGORY, ID, OBJECT
 from hybridcloud.outbox.declare.category import OnFailure, category_name, scope_name
 from hybridcloud.outbox.handling import error_text
 from hybridcloud.outbox.recorded import Failures
-from hybridcloud.outbox.statements import key_text
+from hybridcloud.outbox.store.session import key_text
 
 if TYPE_CHECKING:
     from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.coalesce import Group
     from hybridcloud.outbox.passes import Pass
-    from hybridcloud.outbox.statements import Engine
+    from hybridcloud.outbox.store.session import Engine
 
 _LEVELS = {OnFailure.BLOCK_SHARD: 0, OnFailure.BLOCK_CATEGORY: 1, OnFailure.BLOCK_OBJECT: 2}
 

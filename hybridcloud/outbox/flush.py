@@ -19,21 +19,21 @@ from hybridcloud import hooks
 from hybridcloud.causation import is_inside
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import Leases
 from hybridcloud.outbox.declare.category import find_scope
 from hybridcloud.outbox.handling import policy_of
 from hybridcloud.outbox.kick import kick
 from hybridcloud.outbox.passes import Pass
-from hybridcloud.outbox.statements import Engine, Key
+from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.session import Engine, Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hybridcloud.conf import FlushMode
     from hybridcloud.outbox.reading import Reader
+    from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.switches import Switches
     from hybridcloud.outbox.written import Batch, WrittenRow
 
 _LOG = logging.getLogger(__name__)

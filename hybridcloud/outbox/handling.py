@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.coalesce import Group, Message
     from hybridcloud.outbox.declare.category import OutboxCategory, OutboxScope
     from hybridcloud.outbox.passes import Pass
-    from hybridcloud.outbox.statements import Engine
+    from hybridcloud.outbox.store.session import Engine
 
 NOT_FINISHED: Final = "started, not finished"
 _DEFAULT_POLICY: Final = Policy()

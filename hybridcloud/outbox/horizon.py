@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Final
 
 from django.db import DatabaseError
 
-from hybridcloud.outbox.statements import NO_BOUND
-from hybridcloud.outbox.walk import Fence
+from hybridcloud.outbox.store.fence import Fence
+from hybridcloud.outbox.store.session import NO_BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sized
 
-    from hybridcloud.outbox.statements import Engine, Key, Rows
+    from hybridcloud.outbox.store.session import Engine, Key, Rows
 
 _LOG = logging.getLogger(__name__)
 EVERY: Final = 10.0

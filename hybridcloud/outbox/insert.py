@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.declare.category import validated_scope
-from hybridcloud.outbox.statements import int_array
+from hybridcloud.outbox.store.session import int_array
 from hybridcloud.outbox.written import Batch, WrittenRow, register
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from django.db import DatabaseError, InterfaceError, connections
 
 from hybridcloud.conf import settings
-from hybridcloud.outbox.statements import Engine, Key
+from hybridcloud.outbox.store.session import Engine, Key
 
 if TYPE_CHECKING:
     from hybridcloud.outbox.claim import Leases

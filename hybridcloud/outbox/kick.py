@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from hybridcloud import hooks
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.session import Engine
 from hybridcloud.registry import Slot
 
 if TYPE_CHECKING:

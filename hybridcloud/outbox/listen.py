@@ -20,7 +20,7 @@ from hybridcloud.errors import ConfigurationError, OutboxError
 from hybridcloud.outbox import schedule
 from hybridcloud.outbox.drain import Drainer
 from hybridcloud.outbox.notify import channel_of
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.tables import outbox_models
 from hybridcloud.registry import backfill_outboxes
 from silos import assume_silo

@@ -10,8 +10,8 @@ from hybridcloud.outbox.handling import has_receiver
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hybridcloud.outbox.statements import Engine, Key
-    from hybridcloud.outbox.switches import Switches
+    from hybridcloud.outbox.store.session import Engine, Key
+    from hybridcloud.outbox.store.switches import Switches
 
 _CATEGORY_LEVEL: Final = 1
 _MOST: Final = 1000

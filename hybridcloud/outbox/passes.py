@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.claim import Leases
     from hybridcloud.outbox.claimed import Shard
     from hybridcloud.outbox.handling import Route
-    from hybridcloud.outbox.statements import Engine, Key
+    from hybridcloud.outbox.store.session import Engine, Key
+    from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.switches import Switches
 
 _NOTHING: Final[frozenset[int]] = frozenset()
 

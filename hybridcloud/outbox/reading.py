@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from hybridcloud.outbox.claimed import Shard, shards_of
 from hybridcloud.outbox.coalesce import CATEGORY, OBJECT
 from hybridcloud.outbox.recorded import Failures
-from hybridcloud.outbox.statements import NO_BOUND, Engine, Key, Rows, int_array
+from hybridcloud.outbox.store.session import NO_BOUND, Engine, Key, Rows, int_array
 from hybridcloud.outbox.superseded import look_further
 
 if TYPE_CHECKING:

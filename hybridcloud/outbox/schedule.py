@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import FIRST, Leases, due_params
 from hybridcloud.outbox.declare.category import find_scope
 from hybridcloud.outbox.handling import policy_of
 from hybridcloud.outbox.parked import bring_back
-from hybridcloud.outbox.statements import Engine, Key
+from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.session import Engine, Key
 from silos import SiloMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.switches import Switches
 
 MOST_FOUND: Final = 10_000
 """Shards that one tick looks at; what is beyond is found by the drainers themselves."""

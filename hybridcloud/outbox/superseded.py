@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.coalesce import CATEGORY, FLAGGED, ID, OBJECT, Group
-from hybridcloud.outbox.statements import int_array
+from hybridcloud.outbox.store.session import int_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hybridcloud.outbox.claimed import Shard
-    from hybridcloud.outbox.statements import Engine
+    from hybridcloud.outbox.store.session import Engine
 
 _REPEATED: Final = 4
 """Messages of each object, on average, from which it is worth a look."""

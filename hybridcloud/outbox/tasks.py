@@ -116,7 +116,7 @@ def schedule_batch(
         How many shards were found due.
     """
     from hybridcloud.outbox import schedule  # noqa: PLC0415 - Django app registry
-    from hybridcloud.outbox.statements import Engine  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.store.session import Engine  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
     from hybridcloud.registry import backfill_outboxes  # noqa: PLC0415 - Django app registry
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hybridcloud.outbox.statements import Engine, Key
+    from hybridcloud.outbox.store.session import Engine, Key
 
 
 class Turns:

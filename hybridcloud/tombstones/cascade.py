@@ -20,7 +20,7 @@ from django.utils.module_loading import import_string
 from hybridcloud import options
 from hybridcloud.conf import settings
 from hybridcloud.outbox import outbox_context
-from hybridcloud.outbox.walk import Fence, newest_id
+from hybridcloud.outbox.store.fence import Fence, newest_id
 from hybridcloud.tombstones.foreign_key import HybridCloudForeignKey, OnDelete
 from hybridcloud.tombstones.recheck import tombstones_in
 from hybridcloud.tombstones.watermark import ROW, TOMBSTONE, CascadeRecheck, CascadeWatermark

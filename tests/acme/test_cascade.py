@@ -16,7 +16,7 @@ from fixtures.acme.models import (
     UserReplica,
 )
 from hybridcloud.options import set as set_option
-from hybridcloud.outbox.switches import DISABLED_SHARDS
+from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import (
     assume_test_silo_mode_of,
     outbox_runner,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
-from hybridcloud.outbox import statements
+from hybridcloud.outbox.store import session as statements
 from tests.benchmarks import peers, shapes, workers
 from tests.benchmarks.engines import Engine, Ours, PerMessage
 from tests.benchmarks.floors import ExactDeletes, RawLoop

@@ -1,1 +1,1 @@
-"""What the engine keeps: its tables, its SQL, and the session that runs it."""
+"""What the engine keeps: tables, state, switches, and the session that runs its SQL."""

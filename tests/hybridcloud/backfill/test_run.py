@@ -13,7 +13,7 @@ from hybridcloud.backfill import backfill_outboxes_for, process_outbox_backfill_
 from hybridcloud.backfill import cursor as cursors
 from hybridcloud.backfill.pressure import count_waiting, measure_lag
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.shards import CellFailure, CellParked, Reason
+from hybridcloud.outbox.store.state import CellFailure, CellParked, Reason
 from hybridcloud.outbox.tasks import enqueue_outbox_jobs
 from hybridcloud.registry import backfill_outboxes
 from hybridcloud.testutils import override_options

@@ -13,7 +13,7 @@ from hybridcloud.checks.configuration import (
     check_secret_strength,
     check_settings,
 )
-from hybridcloud.outbox.switches import DISABLED_USERS
+from hybridcloud.outbox.store.switches import DISABLED_USERS
 
 if TYPE_CHECKING:
     from pytest_django.fixtures import SettingsWrapper

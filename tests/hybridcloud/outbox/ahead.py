@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hybridcloud.outbox import CellOutbox, horizon
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.session import Engine
 from silos import SiloMode, assume_silo
 
 from .engine import US, Kind, drain_us, listening, message, write

@@ -30,7 +30,7 @@ from hybridcloud.outbox import (
     process_cell_outbox,
     scope_categories,
 )
-from hybridcloud.outbox.shards import CellFailure, CellLease, CellParked
+from hybridcloud.outbox.store.state import CellFailure, CellLease, CellParked
 from silos import SiloMode, assume_silo
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from django.db import OperationalError, connections, transaction
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.shards import CellLease
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.state import CellLease
 
 from .engine import US, Kind, Worker, drain_us, failures, gate, ids, listening, parked, put
 

@@ -9,7 +9,7 @@ import pytest
 
 from hybridcloud import hooks
 from hybridcloud.outbox import OutboxFlushError, RetryLater
-from hybridcloud.outbox.shards import CellFailure, CellParked
+from hybridcloud.outbox.store.state import CellFailure, CellParked
 
 from .engine import (
     US,

@@ -11,7 +11,7 @@ from django.db import transaction
 from hybridcloud import causation, hooks
 from hybridcloud.conf import settings
 from hybridcloud.outbox import CellOutbox, outbox_context
-from hybridcloud.outbox.shards import CellParked
+from hybridcloud.outbox.store.state import CellParked
 
 from .engine import US, Kind, drain_us, failures, ids, listening, message, put, write
 

@@ -16,7 +16,7 @@ from hybridcloud import causation
 from hybridcloud.errors import InvalidOutboxError, OutboxTransactionError
 from hybridcloud.outbox import CellOutbox, outbox_context
 from hybridcloud.outbox.context import is_flushing, write_messages
-from hybridcloud.outbox.shards import CellParked
+from hybridcloud.outbox.store.state import CellParked
 from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES

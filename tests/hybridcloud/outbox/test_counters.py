@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from hybridcloud.outbox import CellOutbox, batch, outbox_context
-from hybridcloud.outbox.shards import CellLease
+from hybridcloud.outbox.store.state import CellLease
 from silos import SiloMode, assume_silo
 
 from .engine import US, Kind, Lane, drain_us, ids, listening, message

@@ -8,9 +8,9 @@ from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.claim import FIRST, Leases
 from hybridcloud.outbox.schedule import find_due_shards, tick
-from hybridcloud.outbox.shards import CellLease, CellParked
-from hybridcloud.outbox.statements import Engine
-from hybridcloud.outbox.switches import Switches
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.state import CellLease, CellParked
+from hybridcloud.outbox.store.switches import Switches
 
 from .engine import (
     US,

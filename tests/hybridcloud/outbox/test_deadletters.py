@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, deadletters
 from hybridcloud.outbox.deadletters import Which
-from hybridcloud.outbox.shards import CellParked
+from hybridcloud.outbox.store.state import CellParked
 
 from .engine import (
     US,

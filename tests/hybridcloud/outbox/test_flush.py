@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from hybridcloud import causation, hooks
 from hybridcloud.outbox import CellOutbox, OutboxFlushError, flush, kick, outbox_context
 from hybridcloud.outbox.recorded import Failures
-from hybridcloud.outbox.shards import CellFailure, CellLease
-from hybridcloud.outbox.statements import Engine
-from hybridcloud.outbox.switches import DISABLED_SHARDS
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.state import CellFailure, CellLease
+from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
 
 from .engine import (

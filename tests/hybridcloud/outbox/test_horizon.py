@@ -12,12 +12,12 @@ from django.db import transaction
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, batch, drain, horizon, outbox_context, reading
-from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.declare.signals import RetryLater
 from hybridcloud.outbox.drain import Drainer
 from hybridcloud.outbox.parked import bring_back
-from hybridcloud.outbox.statements import Engine
-from hybridcloud.outbox.switches import DISABLED_SHARDS
+from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
 from silos import SiloMode, assume_silo
 

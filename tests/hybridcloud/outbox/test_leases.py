@@ -13,8 +13,8 @@ from hybridcloud import hooks
 from hybridcloud.conf import Settings
 from hybridcloud.outbox import CellOutbox, keeper
 from hybridcloud.outbox.claim import FIRST, Leases
-from hybridcloud.outbox.statements import Engine
-from hybridcloud.outbox.switches import Switches
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.switches import Switches
 from silos import SiloMode, assume_silo
 
 from .engine import (

@@ -12,7 +12,7 @@ from django.db import connections, transaction
 
 from hybridcloud.outbox import CellOutbox, horizon, reading
 from hybridcloud.outbox.claim import Leases
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.session import Engine
 from silos import SiloMode, assume_silo
 
 from .ahead import SHARDS, known, learn, sweep

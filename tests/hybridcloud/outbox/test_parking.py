@@ -10,8 +10,8 @@ import pytest
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, RetryLater, process_cell_outbox
 from hybridcloud.outbox.parked import Freed, bring_back_freed
-from hybridcloud.outbox.shards import CellParked, Level
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.state import CellParked, Level
 
 from .engine import US, Kind, drain_us, failures, ids, listening, message, parked, put, write
 
@@ -151,8 +151,8 @@ def test_a_message_that_is_brought_back_while_its_successor_runs_is_gone_with_it
 
         _make_parked_due()
         from hybridcloud.outbox.parked import bring_back
-        from hybridcloud.outbox.statements import Engine
-        from hybridcloud.outbox.switches import current
+        from hybridcloud.outbox.store.session import Engine
+        from hybridcloud.outbox.store.switches import current
 
         with Worker(lambda: bring_back(Engine(CellOutbox, US), current())) as mover:
             pass

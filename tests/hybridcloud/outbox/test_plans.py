@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from hybridcloud.outbox import CellOutbox, ControlOutbox, parked
-from hybridcloud.outbox.statements import _PINS, Engine, _texts
+from hybridcloud.outbox.store.session import _PINS, Engine, _texts
 
 from .engine import US, Kind, Lane
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, schedule
 from hybridcloud.outbox.claim import FIRST, due_params
-from hybridcloud.outbox.statements import Engine
-from hybridcloud.outbox.switches import Switches
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.switches import Switches
 
 from .engine import US, Kind, Lane, drain_us, ids, leases, listening, message, put, write
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hybridcloud.outbox import CellOutbox, schedule
-from hybridcloud.outbox.statements import Engine
-from hybridcloud.outbox.switches import DISABLED_SHARDS
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
 from silos import SiloMode, assume_silo
 

@@ -7,9 +7,9 @@ from django.core.management import call_command
 from django.db import connections
 
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox import switches as kill_switches
 from hybridcloud.outbox.claim import Leases, due_params
-from hybridcloud.outbox.statements import Engine
+from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.session import Engine
 
 from .engine import US, Kind, message, write
 

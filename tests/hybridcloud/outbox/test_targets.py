@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from hybridcloud.outbox import ControlOutbox, outbox_context, process_control_outbox
 from hybridcloud.outbox.drain import Drainer
 from hybridcloud.outbox.horizon import Horizon, horizon_of
-from hybridcloud.outbox.statements import NO_BOUND, Engine
-from hybridcloud.outbox.switches import DISABLED_SHARDS
+from hybridcloud.outbox.store.session import NO_BOUND, Engine
+from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
 from silos import SiloMode, assume_silo
 from silos.mode import get_current_silo
@@ -23,7 +23,7 @@ from .engine import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hybridcloud.outbox.statements import Rows
+    from hybridcloud.outbox.store.session import Rows
 
 pytestmark = pytest.mark.usefixtures("committed")
 CONTROL = "control"
@@ -127,7 +127,7 @@ def test_a_disabled_cell_costs_one_probe_however_many_shards_it_has() -> None:
 
 
 def test_a_cell_whose_breaker_is_open_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridcloud.outbox import switches
+    from hybridcloud.outbox.store import switches
 
     monkeypatch.setattr(switches, "cell_is_broken", lambda cell: cell == "eu")
     send("us", "eu")
@@ -169,7 +169,7 @@ def test_shards_of_a_cell_whose_breaker_opens_during_the_pass_count_no_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from hybridcloud.outbox import passes, plain
-    from hybridcloud.outbox.shards import ControlFailure
+    from hybridcloud.outbox.store.state import ControlFailure
 
     down: list[int] = []
     for module in (passes, plain):

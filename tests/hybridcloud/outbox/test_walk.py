@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import connections, transaction
 
-from hybridcloud.outbox.walk import Fence, newest_id
+from hybridcloud.outbox.store.fence import Fence, newest_id
 
 from .engine import US
 

@@ -6,7 +6,7 @@ import pytest
 
 from hybridcloud import options
 from hybridcloud.errors import UnknownOptionError
-from hybridcloud.outbox.switches import DISABLED_ORGANIZATIONS, DISABLED_USERS
+from hybridcloud.outbox.store.switches import DISABLED_ORGANIZATIONS, DISABLED_USERS
 from hybridcloud.testutils import override_options
 
 pytestmark = pytest.mark.django_db

@@ -23,7 +23,7 @@ from hybridcloud.registry import cell_is_broken
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hybridcloud.outbox.statements import Key
+    from hybridcloud.outbox.store.session import Key
 
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
