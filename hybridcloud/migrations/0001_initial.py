@@ -5,7 +5,7 @@ import datetime
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-import hybridcloud.outbox.declare.category
+import hybridcloud.outbox.category
 
 
 class Migration(migrations.Migration):
@@ -166,14 +166,12 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "shard_scope",
-                    models.IntegerField(choices=hybridcloud.outbox.declare.category.scope_choices),
+                    models.IntegerField(choices=hybridcloud.outbox.category.scope_choices),
                 ),
                 ("shard_identifier", models.BigIntegerField()),
                 (
                     "category",
-                    models.IntegerField(
-                        choices=hybridcloud.outbox.declare.category.category_choices
-                    ),
+                    models.IntegerField(choices=hybridcloud.outbox.category.category_choices),
                 ),
                 ("object_identifier", models.BigIntegerField()),
                 ("payload", models.JSONField(default=None, null=True)),
@@ -212,14 +210,12 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "shard_scope",
-                    models.IntegerField(choices=hybridcloud.outbox.declare.category.scope_choices),
+                    models.IntegerField(choices=hybridcloud.outbox.category.scope_choices),
                 ),
                 ("shard_identifier", models.BigIntegerField()),
                 (
                     "category",
-                    models.IntegerField(
-                        choices=hybridcloud.outbox.declare.category.category_choices
-                    ),
+                    models.IntegerField(choices=hybridcloud.outbox.category.category_choices),
                 ),
                 ("object_identifier", models.BigIntegerField()),
                 ("payload", models.JSONField(default=None, null=True)),
@@ -402,14 +398,12 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "shard_scope",
-                    models.IntegerField(choices=hybridcloud.outbox.declare.category.scope_choices),
+                    models.IntegerField(choices=hybridcloud.outbox.category.scope_choices),
                 ),
                 ("shard_identifier", models.BigIntegerField()),
                 (
                     "category",
-                    models.IntegerField(
-                        choices=hybridcloud.outbox.declare.category.category_choices
-                    ),
+                    models.IntegerField(choices=hybridcloud.outbox.category.category_choices),
                 ),
                 ("object_identifier", models.BigIntegerField()),
                 ("payload", models.JSONField(default=None, null=True)),
@@ -450,14 +444,12 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "shard_scope",
-                    models.IntegerField(choices=hybridcloud.outbox.declare.category.scope_choices),
+                    models.IntegerField(choices=hybridcloud.outbox.category.scope_choices),
                 ),
                 ("shard_identifier", models.BigIntegerField()),
                 (
                     "category",
-                    models.IntegerField(
-                        choices=hybridcloud.outbox.declare.category.category_choices
-                    ),
+                    models.IntegerField(choices=hybridcloud.outbox.category.category_choices),
                 ),
                 ("object_identifier", models.BigIntegerField()),
                 ("payload", models.JSONField(default=None, null=True)),
