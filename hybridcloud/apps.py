@@ -24,10 +24,10 @@ class HybridCloudConfig(AppConfig):
         )
         from hybridcloud.outbox.flush import deliver  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.kick import kicker  # noqa: PLC0415 - Django app registry
-        from hybridcloud.outbox.registration import (  # noqa: PLC0415 - Django app registry
+        from hybridcloud.outbox.write.after_commit import on_committed  # noqa: PLC0415 - Django app registry
+        from hybridcloud.outbox.write.registration import (  # noqa: PLC0415 - Django app registry
             freeze_connected_models,
         )
-        from hybridcloud.outbox.written import on_committed  # noqa: PLC0415 - Django app registry
         from hybridcloud.rpc import breaker  # noqa: PLC0415 - Django app registry
         from hybridcloud.tombstones import cascade  # noqa: F401, PLC0415 - Django app registry
         from hybridcloud.tombstones import tasks as cascades  # noqa: F401, PLC0415 - Django app registry

@@ -17,20 +17,20 @@ from hybridcloud.backfill import statements
 from hybridcloud.backfill.cursor import Cursor
 from hybridcloud.backfill.versions import find_target_cells
 from hybridcloud.causation import current_headers
-from hybridcloud.outbox.context import write_messages
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.identifiers import shard_field
-from hybridcloud.outbox.insert import as_json
-from hybridcloud.outbox.production import produce, uses_default
-from hybridcloud.outbox.rewriting import scope_for_sql
 from hybridcloud.outbox.store.fence import Fence, newest_id
-from hybridcloud.outbox.written import Batch, announce
+from hybridcloud.outbox.write.after_commit import Batch, announce
+from hybridcloud.outbox.write.context import write_messages
+from hybridcloud.outbox.write.insert import as_json
+from hybridcloud.outbox.write.messages import produce, uses_default
+from hybridcloud.outbox.write.rewriting import scope_for_sql
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from hybridcloud.outbox.declare.category import OutboxScope
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 MOST_BY_SQL: Final = 10_000
 MOST_BY_PYTHON: Final = 1_000

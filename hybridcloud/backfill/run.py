@@ -29,8 +29,8 @@ from hybridcloud.backfill.versions import (
     rate_per_minute,
     require_integer_ids,
 )
-from hybridcloud.outbox.mixins import ProducingModel
-from hybridcloud.outbox.registration import root_of
+from hybridcloud.outbox.write.mixins import ProducingModel
+from hybridcloud.outbox.write.registration import root_of
 from silos import SiloMode, assume_silo, get_current_silo
 from silos.cells import all_cells
 from silos.router import alias_for_model

@@ -14,7 +14,7 @@ from silos.router import alias_for_model
 
 if TYPE_CHECKING:
     from hybridcloud.backfill.cursor import Cursor
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
     from silos import SiloMode
 
 type State = Literal["off", "done", "due", "fenced", "walking", "paused", "stopped"]

@@ -29,7 +29,7 @@ from silos.router import alias_for_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 post_upgrade = Signal()
 """Sent when code and schema are new: every silo of this process is then replicated and drained.

@@ -15,13 +15,13 @@ from django.db import models
 from hybridcloud import options
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox.registration import producing_models
+from hybridcloud.outbox.write.registration import producing_models
 from silos import SiloMode, assume_silo, get_current_silo
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 PAUSED: Final = "hybridcloud.backfill.paused"
 PER_MINUTE: Final = "hybridcloud.backfill.per_minute"

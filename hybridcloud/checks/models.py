@@ -11,10 +11,10 @@ from django.core.exceptions import FieldDoesNotExist
 from hybridcloud.errors import InvalidOutboxError
 from hybridcloud.outbox.declare.category import categories_without_scope
 from hybridcloud.outbox.declare.identifiers import shard_path
-from hybridcloud.outbox.deletions import uncovered_relations
-from hybridcloud.outbox.managers import is_producing
-from hybridcloud.outbox.mixins import ProducingModel, has_own_handlers
-from hybridcloud.outbox.registration import root_of
+from hybridcloud.outbox.write.deletions import uncovered_relations
+from hybridcloud.outbox.write.managers import is_producing
+from hybridcloud.outbox.write.mixins import ProducingModel, has_own_handlers
+from hybridcloud.outbox.write.registration import root_of
 from silos.limits import limit_name, silo_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         OutboxFlushError,
         OutboxTransactionError,
     )
-    from hybridcloud.outbox.context import outbox_context
     from hybridcloud.outbox.declare.category import (
         Delivery,
         OnFailure,
@@ -30,22 +29,23 @@ if TYPE_CHECKING:
         process_cell_outbox,
         process_control_outbox,
     )
-    from hybridcloud.outbox.managers import (
-        CellOutboxProducingManager,
-        ControlOutboxProducingManager,
-    )
-    from hybridcloud.outbox.mixins import (
-        CellOutboxProducingModel,
-        ControlOutboxProducingModel,
-        ReplicatedCellModel,
-        ReplicatedControlModel,
-    )
     from hybridcloud.outbox.models import (
         CellOutbox,
         CellOutboxBase,
         ControlOutbox,
         ControlOutboxBase,
         OutboxBase,
+    )
+    from hybridcloud.outbox.write.context import outbox_context
+    from hybridcloud.outbox.write.managers import (
+        CellOutboxProducingManager,
+        ControlOutboxProducingManager,
+    )
+    from hybridcloud.outbox.write.mixins import (
+        CellOutboxProducingModel,
+        ControlOutboxProducingModel,
+        ReplicatedCellModel,
+        ReplicatedControlModel,
     )
 
 _HOMES = {
@@ -62,12 +62,12 @@ _HOMES = {
         "OutboxScope",
         "scope_categories",
     ),
-    "hybridcloud.outbox.context": ("outbox_context",),
-    "hybridcloud.outbox.managers": (
+    "hybridcloud.outbox.write.context": ("outbox_context",),
+    "hybridcloud.outbox.write.managers": (
         "CellOutboxProducingManager",
         "ControlOutboxProducingManager",
     ),
-    "hybridcloud.outbox.mixins": (
+    "hybridcloud.outbox.write.mixins": (
         "CellOutboxProducingModel",
         "ControlOutboxProducingModel",
         "ReplicatedCellModel",

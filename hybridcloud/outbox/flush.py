@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.reading import Reader
     from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.written import Batch, WrittenRow
+    from hybridcloud.outbox.write.after_commit import Batch, WrittenRow
 
 _LOG = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 1000

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from django.db import models
 
 from hybridcloud.outbox import schedule
-from hybridcloud.outbox.context import save_message, write_messages
 from hybridcloud.outbox.direct import drain_shard
 from hybridcloud.outbox.store.tables import OutboxTable, TargetCell
+from hybridcloud.outbox.write.context import save_message, write_messages
 from silos import SiloMode, cell_silo_model, control_silo_model
 from silos.router import alias_for_model
 

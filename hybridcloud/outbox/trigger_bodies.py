@@ -20,15 +20,15 @@ from hybridcloud.outbox.declare.cell_mapping import (
     somewhere,
 )
 from hybridcloud.outbox.declare.identifiers import shard_field
-from hybridcloud.outbox.production import uses_default
-from hybridcloud.outbox.registration import root_of
 from hybridcloud.outbox.triggered import HEADERS_SETTING, columns_payload
+from hybridcloud.outbox.write.messages import uses_default
+from hybridcloud.outbox.write.registration import root_of
 from silos import SiloMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 PREFIX: Final = "hybridcloud_outbox_"
 TRUNCATE_SETTING: Final = "hybridcloud.truncate"

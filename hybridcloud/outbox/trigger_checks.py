@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from django.db.models.signals import post_migrate
 
-from hybridcloud.outbox.registration import producing_models
 from hybridcloud.outbox.trigger_bodies import problem_of
 from hybridcloud.outbox.triggered import is_triggered
 from hybridcloud.outbox.triggers import differences, install, triggered_models
+from hybridcloud.outbox.write.registration import producing_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

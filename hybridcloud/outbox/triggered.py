@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import DatabaseError, connections, transaction
 
 from hybridcloud.causation import current_headers, is_inside
-from hybridcloud.outbox.context import is_flushing, is_gathering, write_buffered
-from hybridcloud.outbox.written import announce_unseen
+from hybridcloud.outbox.write.after_commit import announce_unseen
+from hybridcloud.outbox.write.context import is_flushing, is_gathering, write_buffered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import Model
 
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 HEADERS_SETTING: Final = "hybridcloud.headers"
 

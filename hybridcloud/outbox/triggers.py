@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 _LOG = logging.getLogger(__name__)
 _IS_USED: Final = "SELECT 1 FROM pg_trigger WHERE tgfoid = %s::regprocedure LIMIT 1"

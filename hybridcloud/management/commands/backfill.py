@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hybridcloud.backfill.status import BackfillStatus
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
     from silos.mode import CurrentSilo
 
 _VERSION: Final = 1

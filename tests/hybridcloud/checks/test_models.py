@@ -19,10 +19,10 @@ from hybridcloud.outbox import (
     OutboxCategory,
     OutboxScope,
     ReplicatedCellModel,
-    registration,
     scope_categories,
 )
 from hybridcloud.outbox.declare.category import connected_models, restored_declarations
+from hybridcloud.outbox.write import registration
 from silos import cell_silo_model, control_silo_model
 
 if TYPE_CHECKING:

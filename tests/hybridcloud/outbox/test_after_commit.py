@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hybridcloud.hooks import Saved
-    from hybridcloud.outbox.written import Written
+    from hybridcloud.outbox.write.after_commit import Written
 
 pytestmark = pytest.mark.django_db(databases=ALIASES)
 

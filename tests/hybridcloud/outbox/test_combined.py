@@ -16,9 +16,10 @@ from fixtures.acme.factories import create_member, create_organization, create_p
 from fixtures.acme.models import Organization, OrganizationMember, Team, User
 from hybridcloud import hooks
 from hybridcloud.errors import InvalidOutboxError
-from hybridcloud.outbox import combined, outbox_context
 from hybridcloud.outbox import flush as flushing
+from hybridcloud.outbox import outbox_context
 from hybridcloud.outbox.declare import category as categories
+from hybridcloud.outbox.write import one_statement as combined
 from hybridcloud.tombstones.models import CellTombstone
 from hybridcloud.tombstones.watermark import CascadeRecheck
 
@@ -31,7 +32,7 @@ from .zoo import Beast, Bird, Herd, House, Nest, Pen, Tag, Zoo
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from hybridcloud.outbox.written import Written
+    from hybridcloud.outbox.write.after_commit import Written
 
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases=ALIASES),

@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from hybridcloud import causation
 from hybridcloud.errors import InvalidOutboxError, OutboxTransactionError
 from hybridcloud.outbox import CellOutbox, outbox_context
-from hybridcloud.outbox.context import is_flushing, write_messages
 from hybridcloud.outbox.store.state import CellParked
+from hybridcloud.outbox.write.context import is_flushing, write_messages
 from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES
@@ -186,7 +186,7 @@ class TestBuffering:
         assert objects() == list(range(1000))
 
     def test_more_than_a_statements_worth_is_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("hybridcloud.outbox.insert.MOST_PER_STATEMENT", 4)
+        monkeypatch.setattr("hybridcloud.outbox.write.insert.MOST_PER_STATEMENT", 4)
         with CaptureQueriesContext(connections[US]) as queries:
             CellOutbox.objects.bulk_create([message(obj=number) for number in range(10)])
         assert len(inserts(queries)) == 3

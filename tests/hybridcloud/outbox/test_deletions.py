@@ -19,7 +19,7 @@ from fixtures.acme.factories import (
 )
 from fixtures.acme.models import Project, Team, UserReplica
 from hybridcloud.outbox import outbox_context
-from hybridcloud.outbox.deletions import uncovered_relations, update_through_managers
+from hybridcloud.outbox.write.deletions import uncovered_relations, update_through_managers
 from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES

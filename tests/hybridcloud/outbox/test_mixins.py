@@ -34,9 +34,9 @@ from hybridcloud.outbox.declare.category import (
     connected_models,
     restored_declarations,
 )
-from hybridcloud.outbox.managers import is_producing
-from hybridcloud.outbox.mixins import has_own_handlers
-from hybridcloud.outbox.registration import freeze_connected_models, producing_models, root_of
+from hybridcloud.outbox.write.managers import is_producing
+from hybridcloud.outbox.write.mixins import has_own_handlers
+from hybridcloud.outbox.write.registration import freeze_connected_models, producing_models, root_of
 from silos import SiloMode, assume_silo, cell_silo_model, control_silo_model
 
 from .conftest import ALIASES
@@ -47,7 +47,7 @@ from .zoo import Animal, Beast, Bird, TameAnimal, zoo_apps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hybridcloud.outbox.written import Written
+    from hybridcloud.outbox.write.after_commit import Written
 
 in_database = pytest.mark.django_db(databases=ALIASES)
 
@@ -61,7 +61,7 @@ def _in_us() -> Iterator[None]:
 @pytest.fixture
 def declaring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the models that a test declares."""
-    from hybridcloud.outbox import registration
+    from hybridcloud.outbox.write import registration
 
     monkeypatch.setattr(registration, "_roots", list(registration._roots))
     models_of_zoo = dict(zoo_apps.all_models["zoo"])

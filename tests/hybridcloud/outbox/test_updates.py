@@ -27,7 +27,7 @@ from .zoo import Animal, Bird, Label, Pen, Visit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hybridcloud.outbox.written import Written
+    from hybridcloud.outbox.write.after_commit import Written
 
 pytestmark = pytest.mark.django_db(databases=ALIASES)
 
@@ -182,7 +182,7 @@ class TestLocked:
     def test_many_rows_go_in_pieces(
         self, org: Organization, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("hybridcloud.outbox.updates._MOST_PKS", 2)
+        monkeypatch.setattr("hybridcloud.outbox.write.bulk_update._MOST_PKS", 2)
         projects = [create_project(org) for _ in range(5)]
         with recorded() as made:
             assert Project.objects.update(name="X") == 5

@@ -14,8 +14,8 @@ from django.db import connections, transaction
 
 from hybridcloud.causation import current_headers
 from hybridcloud.errors import InvalidOutboxError, OutboxTransactionError
-from hybridcloud.outbox.buffer import Buffer
-from hybridcloud.outbox.insert import Row, as_row, insert
+from hybridcloud.outbox.write.buffer import Buffer
+from hybridcloud.outbox.write.insert import Row, as_row, insert
 from silos.guard import open_blocks
 from silos.router import current_alias
 

@@ -8,10 +8,10 @@ from django.db import transaction
 
 from hybridcloud.causation import current_headers
 from hybridcloud.errors import IdentifierError
-from hybridcloud.outbox.context import is_flushing, write_messages, write_rows
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.identifiers import identifiers_of
-from hybridcloud.outbox.insert import Row, as_json
+from hybridcloud.outbox.write.context import is_flushing, write_messages, write_rows
+from hybridcloud.outbox.write.insert import Row, as_json
 from silos import SiloMode, find_cells_for_orgs, find_cells_for_user
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from django.db.models import Model
 
-    from hybridcloud.outbox.mixins import ProducingModel
     from hybridcloud.outbox.store.tables import OutboxTable
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 _DEFAULT = "_outbox_default"
 

@@ -12,9 +12,9 @@ from hybridcloud.causation import current_headers
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.cell_mapping import quoted
 from hybridcloud.outbox.declare.identifiers import shard_field
-from hybridcloud.outbox.insert import as_json
-from hybridcloud.outbox.production import uses_default
-from hybridcloud.outbox.written import WrittenRow
+from hybridcloud.outbox.write.after_commit import WrittenRow
+from hybridcloud.outbox.write.insert import as_json
+from hybridcloud.outbox.write.messages import uses_default
 from silos import SiloMode
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from hybridcloud.outbox.declare.category import OutboxScope
-    from hybridcloud.outbox.mixins import ProducingModel
     from hybridcloud.outbox.store.tables import OutboxTable
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 
 def scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:

@@ -8,15 +8,15 @@ from django.db import models
 from django.db.models import Q
 
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.context import joined_context
-from hybridcloud.outbox.production import produce
 from hybridcloud.outbox.triggered import is_triggered, triggered
-from hybridcloud.outbox.updates import update
+from hybridcloud.outbox.write.bulk_update import update
+from hybridcloud.outbox.write.context import joined_context
+from hybridcloud.outbox.write.messages import produce
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 
 class ProducingQuerySet[M: models.Model](models.QuerySet[M]):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.store.session import int_array
-from hybridcloud.outbox.written import Batch, WrittenRow, register
+from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

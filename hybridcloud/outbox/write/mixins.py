@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from django.db import models, router, transaction
 from django.db.models.signals import class_prepared
 
-from hybridcloud.outbox.combined import save_combined, scope_to_combine
-from hybridcloud.outbox.context import joined_context, outbox_context
 from hybridcloud.outbox.declare.cell_mapping import names_of_row
-from hybridcloud.outbox.managers import ProducingManager
-from hybridcloud.outbox.production import cells_of_owner, default_hook, produce, uses_default
-from hybridcloud.outbox.registration import register, root_of
 from hybridcloud.outbox.store.tables import default_outbox
 from hybridcloud.outbox.triggered import is_outermost, is_triggered, triggered, wake
+from hybridcloud.outbox.write.context import joined_context, outbox_context
+from hybridcloud.outbox.write.managers import ProducingManager
+from hybridcloud.outbox.write.messages import cells_of_owner, default_hook, produce, uses_default
+from hybridcloud.outbox.write.one_statement import save_combined, scope_to_combine
+from hybridcloud.outbox.write.registration import register, root_of
 from silos import SiloMode
 from silos.cells import all_cells
 
@@ -386,4 +386,4 @@ def _prepared(*, sender: type[models.Model], **_: Any) -> None:
         register(sender)
 
 
-class_prepared.connect(_prepared, dispatch_uid="hybridcloud.outbox.mixins")
+class_prepared.connect(_prepared, dispatch_uid="hybridcloud.outbox.write.mixins")

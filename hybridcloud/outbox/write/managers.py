@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
-from hybridcloud.outbox.querysets import ProducingQuerySet
+from hybridcloud.outbox.write.querysets import ProducingQuerySet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from hybridcloud.outbox.mixins import ProducingModel
     from hybridcloud.outbox.store.tables import OutboxTable
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
-from hybridcloud.outbox.insert import MOST_PER_STATEMENT, Row, insert
+from hybridcloud.outbox.write.insert import MOST_PER_STATEMENT, Row, insert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

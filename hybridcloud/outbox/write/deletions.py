@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import models
 from django.db.models.signals import pre_delete
 
-from hybridcloud.outbox.production import produce
 from hybridcloud.outbox.triggered import is_triggered
+from hybridcloud.outbox.write.messages import produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 _COVERED: Final = (
     models.CASCADE,

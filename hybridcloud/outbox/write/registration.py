@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.declare.category import OutboxCategory, connected_models
-from hybridcloud.outbox.deletions import listen_to_deletions, update_through_managers
-from hybridcloud.outbox.production import uses_default
 from hybridcloud.outbox.triggered import columns_payload, is_triggered
+from hybridcloud.outbox.write.deletions import listen_to_deletions, update_through_managers
+from hybridcloud.outbox.write.messages import uses_default
 from silos import SiloMode
 from silos.limits import limit_name, silo_of
 
 if TYPE_CHECKING:
     from django.db.models import Model
 
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 _roots: list[type[ProducingModel]] = []
 

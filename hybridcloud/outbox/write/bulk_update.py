@@ -13,21 +13,26 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import connections, models
 
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.context import is_flushing, joined_context, write_buffered, write_messages
 from hybridcloud.outbox.declare.category import find_scope
 from hybridcloud.outbox.declare.identifiers import shard_path
-from hybridcloud.outbox.production import messages_moved, produce
-from hybridcloud.outbox.rewriting import Rewriter, scope_for_sql
 from hybridcloud.outbox.triggered import is_triggered, triggered
-from hybridcloud.outbox.written import Batch, announce
+from hybridcloud.outbox.write.after_commit import Batch, announce
+from hybridcloud.outbox.write.context import (
+    is_flushing,
+    joined_context,
+    write_buffered,
+    write_messages,
+)
+from hybridcloud.outbox.write.messages import messages_moved, produce
+from hybridcloud.outbox.write.rewriting import Rewriter, scope_for_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from hybridcloud.outbox.declare.category import OutboxScope
-    from hybridcloud.outbox.mixins import ProducingModel
-    from hybridcloud.outbox.querysets import ProducingQuerySet
     from hybridcloud.outbox.store.tables import OutboxTable
+    from hybridcloud.outbox.write.mixins import ProducingModel
+    from hybridcloud.outbox.write.querysets import ProducingQuerySet
 
 _MOST_PKS: Final = 10_000
 type _Plain = Callable[..., int]

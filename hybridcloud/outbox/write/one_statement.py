@@ -14,10 +14,10 @@ from django.db import connections
 from django.db.models import Field, Model
 from django.db.models.signals import post_save, pre_save
 
-from hybridcloud.outbox.context import buffer_of, is_flushing
-from hybridcloud.outbox.production import produce, uses_default
-from hybridcloud.outbox.rewriting import Rewriter, scope_for_sql
-from hybridcloud.outbox.written import Batch, announce, register
+from hybridcloud.outbox.write.after_commit import Batch, announce, register
+from hybridcloud.outbox.write.context import buffer_of, is_flushing
+from hybridcloud.outbox.write.messages import produce, uses_default
+from hybridcloud.outbox.write.rewriting import Rewriter, scope_for_sql
 from silos.guard import open_blocks
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from hybridcloud.outbox.declare.category import OutboxScope
-    from hybridcloud.outbox.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
 
 
 class _NotCombinable(Exception):  # noqa: N818 - no error: the long way is gone instead

@@ -1,0 +1,1 @@
+"""How a change and its messages come into one transaction."""
