@@ -18,7 +18,7 @@ from hybridcloud.backfill.run import FENCE_POLL_S, walk_of
 from hybridcloud.backfill.versions import models_of, require_integer_ids
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox import schedule
-from hybridcloud.outbox.drain import Drainer
+from hybridcloud.outbox.drain.loop import Drainer
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.tables import outbox_models
 from silos import SiloMode, assume_silo

@@ -11,7 +11,7 @@ from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox import tasks
 from hybridcloud.outbox.declare.category import all_scopes
-from hybridcloud.outbox.drain import BUDGET, TURN
+from hybridcloud.outbox.drain.loop import BUDGET, TURN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

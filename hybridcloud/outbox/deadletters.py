@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from hybridcloud.outbox.handling import NOT_FINISHED
+from hybridcloud.outbox.drain.call import NOT_FINISHED
 from hybridcloud.outbox.kick import kick
 from hybridcloud.outbox.store.session import Engine
 

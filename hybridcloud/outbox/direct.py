@@ -10,11 +10,11 @@ from django.db import DatabaseError, router
 from hybridcloud import hooks
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxDatabaseError
-from hybridcloud.outbox.claim import Leases
-from hybridcloud.outbox.drain import BUDGET, Drainer
-from hybridcloud.outbox.parked import bring_back
-from hybridcloud.outbox.passes import Pass
-from hybridcloud.outbox.reading import read_all
+from hybridcloud.outbox.drain.lease import Leases
+from hybridcloud.outbox.drain.loop import BUDGET, Drainer
+from hybridcloud.outbox.drain.parked import bring_back
+from hybridcloud.outbox.drain.read import read_all
+from hybridcloud.outbox.drain.work import Pass
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import NO_BOUND, Engine, Key
 

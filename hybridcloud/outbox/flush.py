@@ -19,11 +19,11 @@ from hybridcloud import hooks
 from hybridcloud.causation import is_inside
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.claim import Leases
 from hybridcloud.outbox.declare.category import find_scope
-from hybridcloud.outbox.handling import policy_of
+from hybridcloud.outbox.drain.call import policy_of
+from hybridcloud.outbox.drain.lease import Leases
+from hybridcloud.outbox.drain.work import Pass
 from hybridcloud.outbox.kick import kick
-from hybridcloud.outbox.passes import Pass
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import Engine, Key
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hybridcloud.conf import FlushMode
-    from hybridcloud.outbox.reading import Reader
+    from hybridcloud.outbox.drain.read import Reader
     from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.write.after_commit import Batch, WrittenRow

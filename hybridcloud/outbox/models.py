@@ -19,7 +19,7 @@ from silos.router import alias_for_model
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hybridcloud.outbox.claim import Leases
+    from hybridcloud.outbox.drain.lease import Leases
 
 
 class OutboxManager[M: "OutboxBase"](models.Manager[M]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hybridcloud.outbox.claim import FIRST, Leases, due_params
 from hybridcloud.outbox.declare.category import find_scope
-from hybridcloud.outbox.handling import policy_of
-from hybridcloud.outbox.parked import bring_back
+from hybridcloud.outbox.drain.call import policy_of
+from hybridcloud.outbox.drain.lease import FIRST, Leases, due_params
+from hybridcloud.outbox.drain.parked import bring_back
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import Engine, Key
 from silos import SiloMode

@@ -223,7 +223,7 @@ def _drain(
     after: Sequence[int],
     most: int | None,
 ) -> None:
-    from hybridcloud.outbox.drain import SHARDS_PER_PASS, Drainer  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.drain.loop import SHARDS_PER_PASS, Drainer  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
 
     _forget_kick(queue_name(mode, cell))

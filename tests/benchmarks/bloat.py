@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.drain import Drainer
+from hybridcloud.outbox.drain.loop import Drainer
 from silos import SiloMode, assume_silo
 from tests.benchmarks import world
 from tests.benchmarks.engines import OURS, OUTBOX, handler, receiving

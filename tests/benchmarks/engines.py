@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hybridcloud.outbox import CellOutbox, process_cell_outbox
-from hybridcloud.outbox.drain import Drainer
+from hybridcloud.outbox.drain.loop import Drainer
 from silos import SiloMode, assume_silo
 from tests.benchmarks import per_message, world
 from tests.benchmarks.subjects.categories import Category

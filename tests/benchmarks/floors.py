@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from django.dispatch import Signal
 
-from hybridcloud.outbox.drain import SHARDS_PER_PASS
+from hybridcloud.outbox.drain.loop import SHARDS_PER_PASS
 from tests.benchmarks import world
 from tests.benchmarks.engines import OUTBOX, Ours, _check, handler
 from tests.benchmarks.world import US

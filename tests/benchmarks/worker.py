@@ -10,7 +10,7 @@ import django
 django.setup()
 
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.drain import SHARDS_PER_PASS, Drainer
+from hybridcloud.outbox.drain.loop import SHARDS_PER_PASS, Drainer
 from hybridcloud.outbox.schedule import find_due_shards, split
 from silos import SiloMode, assume_silo
 from tests.benchmarks.engines import handler, receiving

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hybridcloud.outbox import CellOutbox, horizon
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.drain import ahead as horizon
 from hybridcloud.outbox.store.session import Engine
 from silos import SiloMode, assume_silo
 
 from .engine import US, Kind, drain_us, listening, message, write
 
 if TYPE_CHECKING:
-    from hybridcloud.outbox.horizon import Horizon
+    from hybridcloud.outbox.drain.ahead import Horizon
 
 SHARDS = 5
 
@@ -31,7 +32,7 @@ def learn() -> None:
 
 def sweep(**more: Any) -> None:
     """Drain the us cell's outbox in one's own way."""
-    from hybridcloud.outbox.drain import Drainer
+    from hybridcloud.outbox.drain.loop import Drainer
 
     with assume_silo(SiloMode.CELL, cell="us"):
         Drainer(CellOutbox, US).sweep(**more)

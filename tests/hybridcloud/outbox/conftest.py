@@ -17,7 +17,7 @@ ALIASES = ["control", "cell_us", "cell_eu"]
 @pytest.fixture
 def committed(transactional_db: None) -> None:
     """Use real commits in all silos: for tests with several connections."""
-    from hybridcloud.outbox import turns
+    from hybridcloud.outbox.drain import turns
 
     turns.forget()
 
@@ -25,7 +25,7 @@ def committed(transactional_db: None) -> None:
 @pytest.fixture
 def slow_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let every look seem slow, so that drainers go ahead whenever they may."""
-    from hybridcloud.outbox import horizon
+    from hybridcloud.outbox.drain import ahead as horizon
 
     monkeypatch.setattr(horizon, "_SLOW", -1000.0)
     monkeypatch.setattr(horizon, "_SLOW_CLAIMS", 1)

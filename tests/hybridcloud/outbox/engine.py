@@ -139,7 +139,7 @@ def make_due() -> None:
 
 def pass_time(seconds: float) -> None:
     """Let all leases of the us cell, and this process's drainers that hold some, be older by so much."""
-    from hybridcloud.outbox.keeper import keeper
+    from hybridcloud.outbox.drain.keeper import keeper
 
     with connections[US].cursor() as cursor:
         cursor.execute(
@@ -153,7 +153,7 @@ def pass_time(seconds: float) -> None:
 
 def drain_us(**more: Any) -> int:
     """Drain the us cell's outbox as a task does, until nothing is due."""
-    from hybridcloud.outbox.drain import Drainer
+    from hybridcloud.outbox.drain.loop import Drainer
 
     with assume_silo(SiloMode.CELL, cell="us"):
         return Drainer(CellOutbox, US, **more).sweep()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridcloud.outbox.coalesce import (
+from hybridcloud.outbox.drain.coalesce import (
     CATEGORY,
     ID,
     OBJECT,

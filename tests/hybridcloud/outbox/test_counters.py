@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import transaction
 
-from hybridcloud.outbox import CellOutbox, batch, outbox_context
+from hybridcloud.outbox import CellOutbox, outbox_context
+from hybridcloud.outbox.drain import settle as batch
 from hybridcloud.outbox.store.state import CellLease
 from silos import SiloMode, assume_silo
 

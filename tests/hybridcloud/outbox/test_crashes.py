@@ -6,7 +6,7 @@ import pytest
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.claim import FIRST, Leases
+from hybridcloud.outbox.drain.lease import FIRST, Leases
 from hybridcloud.outbox.schedule import find_due_shards, tick
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellLease, CellParked

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from hybridcloud import causation, hooks
 from hybridcloud.outbox import CellOutbox, OutboxFlushError, flush, kick, outbox_context
-from hybridcloud.outbox.recorded import Failures
+from hybridcloud.outbox.drain.recorded import Failures
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellFailure, CellLease
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS

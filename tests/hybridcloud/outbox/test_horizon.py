@@ -11,10 +11,14 @@ import pytest
 from django.db import transaction
 
 from hybridcloud import hooks
-from hybridcloud.outbox import CellOutbox, batch, drain, horizon, outbox_context, reading
+from hybridcloud.outbox import CellOutbox, outbox_context
 from hybridcloud.outbox.declare.signals import RetryLater
-from hybridcloud.outbox.drain import Drainer
-from hybridcloud.outbox.parked import bring_back
+from hybridcloud.outbox.drain import ahead as horizon
+from hybridcloud.outbox.drain import loop as drain
+from hybridcloud.outbox.drain import read as reading
+from hybridcloud.outbox.drain import settle as batch
+from hybridcloud.outbox.drain.loop import Drainer
+from hybridcloud.outbox.drain.parked import bring_back
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS

@@ -11,8 +11,9 @@ from django.db import connections
 
 from hybridcloud import hooks
 from hybridcloud.conf import Settings
-from hybridcloud.outbox import CellOutbox, keeper
-from hybridcloud.outbox.claim import FIRST, Leases
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.drain import keeper
+from hybridcloud.outbox.drain.lease import FIRST, Leases
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import Switches
 from silos import SiloMode, assume_silo

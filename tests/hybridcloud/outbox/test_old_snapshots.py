@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from django.db import connections, transaction
 
-from hybridcloud.outbox import CellOutbox, horizon, reading
-from hybridcloud.outbox.claim import Leases
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.drain import ahead as horizon
+from hybridcloud.outbox.drain import read as reading
+from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.store.session import Engine
 from silos import SiloMode, assume_silo
 

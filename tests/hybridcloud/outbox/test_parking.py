@@ -9,7 +9,7 @@ import pytest
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, RetryLater, process_cell_outbox
-from hybridcloud.outbox.parked import Freed, bring_back_freed
+from hybridcloud.outbox.drain.parked import Freed, bring_back_freed
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellParked, Level
 
@@ -150,7 +150,7 @@ def test_a_message_that_is_brought_back_while_its_successor_runs_is_gone_with_it
         from .engine import Worker
 
         _make_parked_due()
-        from hybridcloud.outbox.parked import bring_back
+        from hybridcloud.outbox.drain.parked import bring_back
         from hybridcloud.outbox.store.session import Engine
         from hybridcloud.outbox.store.switches import current
 

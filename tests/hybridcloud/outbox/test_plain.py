@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from hybridcloud.outbox import CellOutbox, batch, process_cell_outbox
+from hybridcloud.outbox import CellOutbox, process_cell_outbox
 from hybridcloud.outbox.declare.signals import RetryLater
-from hybridcloud.outbox.drain import Drainer
+from hybridcloud.outbox.drain import settle as batch
+from hybridcloud.outbox.drain.loop import Drainer
 from silos import SiloMode, assume_silo
 
 from .engine import (

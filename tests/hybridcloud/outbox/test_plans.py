@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from hybridcloud.outbox import CellOutbox, ControlOutbox, parked
+from hybridcloud.outbox import CellOutbox, ControlOutbox
+from hybridcloud.outbox.drain import parked
 from hybridcloud.outbox.store.session import _PINS, Engine, _texts
 
 from .engine import US, Kind, Lane

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, schedule
-from hybridcloud.outbox.claim import FIRST, due_params
+from hybridcloud.outbox.drain.lease import FIRST, due_params
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import Switches
 

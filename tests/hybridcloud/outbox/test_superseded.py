@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hybridcloud import hooks
-from hybridcloud.outbox import CellOutbox, reading
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.drain import read as reading
 
 from .engine import US, Kind, Worker, drain_us, ids, listening, message, put
 from .wire import traffic

@@ -10,8 +10,8 @@ from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from hybridcloud.outbox import ControlOutbox, outbox_context, process_control_outbox
-from hybridcloud.outbox.drain import Drainer
-from hybridcloud.outbox.horizon import Horizon, horizon_of
+from hybridcloud.outbox.drain.ahead import Horizon, horizon_of
+from hybridcloud.outbox.drain.loop import Drainer
 from hybridcloud.outbox.store.session import NO_BOUND, Engine
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
@@ -168,7 +168,8 @@ def test_a_failing_cell_does_not_hold_up_the_others() -> None:
 def test_shards_of_a_cell_whose_breaker_opens_during_the_pass_count_no_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hybridcloud.outbox import passes, plain
+    from hybridcloud.outbox.drain import plain
+    from hybridcloud.outbox.drain import work as passes
     from hybridcloud.outbox.store.state import ControlFailure
 
     down: list[int] = []

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hybridcloud import hooks
-from hybridcloud.outbox import CellOutbox, batch, direct, drain
-from hybridcloud.outbox.drain import Drainer
-from hybridcloud.outbox.turns import Turns
+from hybridcloud.outbox import CellOutbox, direct
+from hybridcloud.outbox.drain import loop as drain
+from hybridcloud.outbox.drain import settle as batch
+from hybridcloud.outbox.drain.loop import Drainer
+from hybridcloud.outbox.drain.turns import Turns
 from silos import SiloMode, assume_silo
 
 from .ahead import known, learn, sweep

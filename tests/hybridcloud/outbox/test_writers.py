@@ -70,7 +70,7 @@ def test_many_drainers_over_many_shards_handle_each_message_once_and_do_not_dead
 
 def _drain_small() -> int:
     from hybridcloud.outbox import CellOutbox
-    from hybridcloud.outbox.drain import Drainer
+    from hybridcloud.outbox.drain.loop import Drainer
     from silos import SiloMode, assume_silo
 
     with assume_silo(SiloMode.CELL, cell="us"):

@@ -8,7 +8,9 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hybridcloud.outbox.coalesce import (
+from hybridcloud.outbox.declare.category import find_scope
+from hybridcloud.outbox.drain.call import policy_of
+from hybridcloud.outbox.drain.coalesce import (
     CATEGORY,
     FLAGGED,
     ID,
@@ -19,9 +21,7 @@ from hybridcloud.outbox.coalesce import (
     N,
     group_messages,
 )
-from hybridcloud.outbox.declare.category import find_scope
-from hybridcloud.outbox.handling import policy_of
-from hybridcloud.outbox.recorded import Failures
+from hybridcloud.outbox.drain.recorded import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

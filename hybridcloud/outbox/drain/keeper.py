@@ -14,7 +14,7 @@ from hybridcloud.conf import settings
 from hybridcloud.outbox.store.session import Engine, Key
 
 if TYPE_CHECKING:
-    from hybridcloud.outbox.claim import Leases
+    from hybridcloud.outbox.drain.lease import Leases
 
 _LOG = logging.getLogger(__name__)
 

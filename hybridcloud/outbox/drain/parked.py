@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hybridcloud.outbox.declare.category import all_categories, all_scopes
-from hybridcloud.outbox.handling import has_receiver
+from hybridcloud.outbox.drain.call import has_receiver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

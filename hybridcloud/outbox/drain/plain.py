@@ -12,17 +12,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from hybridcloud import causation, hooks
-from hybridcloud.outbox.coalesce import each_group, moment
 from hybridcloud.outbox.declare.category import Delivery
-from hybridcloud.outbox.handling import decode, nobody_listens
+from hybridcloud.outbox.drain.call import decode, nobody_listens
+from hybridcloud.outbox.drain.coalesce import each_group, moment
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hybridcloud.outbox.claimed import Shard
-    from hybridcloud.outbox.coalesce import Group
-    from hybridcloud.outbox.passes import Pass
+    from hybridcloud.outbox.drain.coalesce import Group
+    from hybridcloud.outbox.drain.shard import Shard
+    from hybridcloud.outbox.drain.work import Pass
 
 
 class Begun(NamedTuple):

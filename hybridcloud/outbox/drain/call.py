@@ -17,19 +17,19 @@ from django.db import transaction
 from hybridcloud import causation, hooks
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxRecursionLimitError
-from hybridcloud.outbox.coalesce import (
+from hybridcloud.outbox.declare.category import Policy, category_name, find_category, is_retired
+from hybridcloud.outbox.declare.signals import (
+    RetryLater,
+    process_cell_outbox,
+    process_control_outbox,
+)
+from hybridcloud.outbox.drain.coalesce import (
     CATEGORY,
     HEADERS,
     ID,
     OBJECT,
     PAYLOAD,
     dates_of,
-)
-from hybridcloud.outbox.declare.category import Policy, category_name, find_category, is_retired
-from hybridcloud.outbox.declare.signals import (
-    RetryLater,
-    process_cell_outbox,
-    process_control_outbox,
 )
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from django.dispatch import Signal
 
-    from hybridcloud.outbox.claimed import Shard
-    from hybridcloud.outbox.coalesce import Group, Message
     from hybridcloud.outbox.declare.category import OutboxCategory, OutboxScope
-    from hybridcloud.outbox.passes import Pass
+    from hybridcloud.outbox.drain.coalesce import Group, Message
+    from hybridcloud.outbox.drain.shard import Shard
+    from hybridcloud.outbox.drain.work import Pass
     from hybridcloud.outbox.store.session import Engine
 
 NOT_FINISHED: Final = "started, not finished"

@@ -11,13 +11,13 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from hybridcloud.outbox.claim import FIRST, Leases
-from hybridcloud.outbox.horizon import NOTHING_KNOWN, Horizon, horizon_of
-from hybridcloud.outbox.parked import bring_back
-from hybridcloud.outbox.passes import Pass
+from hybridcloud.outbox.drain.ahead import NOTHING_KNOWN, Horizon, horizon_of
+from hybridcloud.outbox.drain.lease import FIRST, Leases
+from hybridcloud.outbox.drain.parked import bring_back
+from hybridcloud.outbox.drain.turns import turns_of
+from hybridcloud.outbox.drain.work import Pass
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import Engine, Key
-from hybridcloud.outbox.turns import turns_of
 from silos import SiloMode
 
 if TYPE_CHECKING:

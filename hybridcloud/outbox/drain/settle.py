@@ -8,14 +8,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud import hooks
-from hybridcloud.outbox.coalesce import CATEGORY, ID
+from hybridcloud.outbox.drain.coalesce import CATEGORY, ID
 from hybridcloud.outbox.store.session import int_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hybridcloud.outbox.claim import Leases
-    from hybridcloud.outbox.coalesce import Group, Message
+    from hybridcloud.outbox.drain.coalesce import Group, Message
+    from hybridcloud.outbox.drain.lease import Leases
     from hybridcloud.outbox.store.session import Engine, Key
 
 LONGEST_UNACKNOWLEDGED: Final = 0.25

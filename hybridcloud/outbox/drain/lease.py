@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridcloud import hooks
 from hybridcloud.conf import settings
-from hybridcloud.outbox.keeper import keeper
+from hybridcloud.outbox.drain.keeper import keeper
 from hybridcloud.outbox.store.session import Engine, Key, key_text
 from silos import SiloMode
 from silos.cells import all_cells

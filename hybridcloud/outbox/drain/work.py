@@ -13,9 +13,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud import hooks
-from hybridcloud.outbox import handling
-from hybridcloud.outbox.batch import Batch
-from hybridcloud.outbox.coalesce import (
+from hybridcloud.outbox.declare.category import Delivery
+from hybridcloud.outbox.declare.signals import RetryLater
+from hybridcloud.outbox.drain import call as handling
+from hybridcloud.outbox.drain.ahead import NOTHING_KNOWN
+from hybridcloud.outbox.drain.coalesce import (
     CATEGORY,
     HEADERS,
     ID,
@@ -26,22 +28,20 @@ from hybridcloud.outbox.coalesce import (
     dates_of,
     each_group,
 )
-from hybridcloud.outbox.declare.category import Delivery
-from hybridcloud.outbox.declare.signals import RetryLater
-from hybridcloud.outbox.failures import record_crash, record_failure, tell_lost
-from hybridcloud.outbox.horizon import NOTHING_KNOWN
-from hybridcloud.outbox.parked import Freed, bring_back_freed
-from hybridcloud.outbox.plain import Begun, handle_in_a_row
-from hybridcloud.outbox.reading import Reader, read_all, read_shards
-from hybridcloud.outbox.superseded import with_newer
+from hybridcloud.outbox.drain.failure import record_crash, record_failure, tell_lost
+from hybridcloud.outbox.drain.parked import Freed, bring_back_freed
+from hybridcloud.outbox.drain.plain import Begun, handle_in_a_row
+from hybridcloud.outbox.drain.read import Reader, read_all, read_shards
+from hybridcloud.outbox.drain.settle import Batch
+from hybridcloud.outbox.drain.superseded import with_newer
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hybridcloud.outbox.claim import Leases
-    from hybridcloud.outbox.claimed import Shard
-    from hybridcloud.outbox.handling import Route
+    from hybridcloud.outbox.drain.call import Route
+    from hybridcloud.outbox.drain.lease import Leases
+    from hybridcloud.outbox.drain.shard import Shard
     from hybridcloud.outbox.store.session import Engine, Key
     from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable

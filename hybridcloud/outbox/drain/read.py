@@ -6,11 +6,11 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from hybridcloud.outbox.claimed import Shard, shards_of
-from hybridcloud.outbox.coalesce import CATEGORY, OBJECT
-from hybridcloud.outbox.recorded import Failures
+from hybridcloud.outbox.drain.coalesce import CATEGORY, OBJECT
+from hybridcloud.outbox.drain.recorded import Failures
+from hybridcloud.outbox.drain.shard import Shard, shards_of
+from hybridcloud.outbox.drain.superseded import look_further
 from hybridcloud.outbox.store.session import NO_BOUND, Engine, Key, Rows, int_array
-from hybridcloud.outbox.superseded import look_further
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

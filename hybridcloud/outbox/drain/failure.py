@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from hybridcloud import hooks
 from hybridcloud.errors import OutboxFlushError
-from hybridcloud.outbox.coalesce import CATEGORY, ID, OBJECT
 from hybridcloud.outbox.declare.category import OnFailure, category_name, scope_name
-from hybridcloud.outbox.handling import error_text
-from hybridcloud.outbox.recorded import Failures
+from hybridcloud.outbox.drain.call import error_text
+from hybridcloud.outbox.drain.coalesce import CATEGORY, ID, OBJECT
+from hybridcloud.outbox.drain.recorded import Failures
 from hybridcloud.outbox.store.session import key_text
 
 if TYPE_CHECKING:
-    from hybridcloud.outbox.claimed import Shard
-    from hybridcloud.outbox.coalesce import Group
-    from hybridcloud.outbox.passes import Pass
+    from hybridcloud.outbox.drain.coalesce import Group
+    from hybridcloud.outbox.drain.shard import Shard
+    from hybridcloud.outbox.drain.work import Pass
     from hybridcloud.outbox.store.session import Engine
 
 _LEVELS = {OnFailure.BLOCK_SHARD: 0, OnFailure.BLOCK_CATEGORY: 1, OnFailure.BLOCK_OBJECT: 2}

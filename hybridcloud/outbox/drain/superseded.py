@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hybridcloud.outbox.coalesce import CATEGORY, FLAGGED, ID, OBJECT, Group
+from hybridcloud.outbox.drain.coalesce import CATEGORY, FLAGGED, ID, OBJECT, Group
 from hybridcloud.outbox.store.session import int_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hybridcloud.outbox.claimed import Shard
+    from hybridcloud.outbox.drain.shard import Shard
     from hybridcloud.outbox.store.session import Engine
 
 _REPEATED: Final = 4

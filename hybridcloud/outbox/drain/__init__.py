@@ -1,0 +1,1 @@
+"""How claimed shards are read, handed to handlers and settled."""
