@@ -15,7 +15,7 @@ from django.db import connections, models
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.declare.category import find_scope
 from hybridcloud.outbox.declare.identifiers import shard_path
-from hybridcloud.outbox.triggered import is_triggered, triggered
+from hybridcloud.outbox.triggers.runtime import is_triggered, triggered
 from hybridcloud.outbox.write.after_commit import Batch, announce
 from hybridcloud.outbox.write.context import (
     is_flushing,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import models
 from django.db.models.signals import pre_delete
 
-from hybridcloud.outbox.triggered import is_triggered
+from hybridcloud.outbox.triggers.runtime import is_triggered
 from hybridcloud.outbox.write.messages import produce
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from django.db.models.signals import class_prepared
 
 from hybridcloud.outbox.declare.cell_mapping import names_of_row
 from hybridcloud.outbox.store.tables import default_outbox
-from hybridcloud.outbox.triggered import is_outermost, is_triggered, triggered, wake
+from hybridcloud.outbox.triggers.runtime import is_outermost, is_triggered, triggered, wake
 from hybridcloud.outbox.write.context import joined_context, outbox_context
 from hybridcloud.outbox.write.managers import ProducingManager
 from hybridcloud.outbox.write.messages import cells_of_owner, default_hook, produce, uses_default

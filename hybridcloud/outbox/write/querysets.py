@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.triggered import is_triggered, triggered
+from hybridcloud.outbox.triggers.runtime import is_triggered, triggered
 from hybridcloud.outbox.write.bulk_update import update
 from hybridcloud.outbox.write.context import joined_context
 from hybridcloud.outbox.write.messages import produce

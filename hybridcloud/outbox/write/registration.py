@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.declare.category import OutboxCategory, connected_models
-from hybridcloud.outbox.triggered import columns_payload, is_triggered
+from hybridcloud.outbox.triggers.runtime import columns_payload, is_triggered
 from hybridcloud.outbox.write.deletions import listen_to_deletions, update_through_managers
 from hybridcloud.outbox.write.messages import uses_default
 from silos import SiloMode

@@ -8,8 +8,8 @@ import pytest
 from django.db import connections
 
 from hybridcloud.outbox import CellMapping, ControlOutbox, flush
-from hybridcloud.outbox.trigger_bodies import problem_of, triggers_of
-from hybridcloud.outbox.triggers import differences, install
+from hybridcloud.outbox.triggers.bodies import problem_of, triggers_of
+from hybridcloud.outbox.triggers.install import differences, install
 from hybridcloud.outbox.write.messages import produce
 from hybridcloud.testutils import override_cells
 from silos import SiloMode, assume_silo

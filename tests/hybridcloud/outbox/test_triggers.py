@@ -12,9 +12,9 @@ from django.test.utils import CaptureQueriesContext
 
 from hybridcloud import causation
 from hybridcloud.outbox import CellOutbox, flush, outbox_context
-from hybridcloud.outbox import trigger_checks as checking
-from hybridcloud.outbox.trigger_bodies import problem_of, triggers_of
-from hybridcloud.outbox.triggers import differences, install
+from hybridcloud.outbox.triggers import checks as checking
+from hybridcloud.outbox.triggers.bodies import problem_of, triggers_of
+from hybridcloud.outbox.triggers.install import differences, install
 from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES

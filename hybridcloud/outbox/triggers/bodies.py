@@ -20,7 +20,7 @@ from hybridcloud.outbox.declare.cell_mapping import (
     somewhere,
 )
 from hybridcloud.outbox.declare.identifiers import shard_field
-from hybridcloud.outbox.triggered import HEADERS_SETTING, columns_payload
+from hybridcloud.outbox.triggers.runtime import HEADERS_SETTING, columns_payload
 from hybridcloud.outbox.write.messages import uses_default
 from hybridcloud.outbox.write.registration import root_of
 from silos import SiloMode

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from django.apps import apps
 from django.db import connections, router, transaction
 
-from hybridcloud.outbox.trigger_bodies import PREFIX, REFERENCING, Trigger, triggers_of
-from hybridcloud.outbox.triggered import is_triggered
+from hybridcloud.outbox.triggers.bodies import PREFIX, REFERENCING, Trigger, triggers_of
+from hybridcloud.outbox.triggers.runtime import is_triggered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from django.db.models.signals import post_migrate
 
-from hybridcloud.outbox.trigger_bodies import problem_of
-from hybridcloud.outbox.triggered import is_triggered
-from hybridcloud.outbox.triggers import differences, install, triggered_models
+from hybridcloud.outbox.triggers.bodies import problem_of
+from hybridcloud.outbox.triggers.install import differences, install, triggered_models
+from hybridcloud.outbox.triggers.runtime import is_triggered
 from hybridcloud.outbox.write.registration import producing_models
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def connect(app: AppConfig) -> None:
     """Install triggers after each ``migrate``, and register the checks; called once apps are ready."""
-    post_migrate.connect(_after_migrate, sender=app, dispatch_uid="hybridcloud.outbox.triggers")
+    post_migrate.connect(
+        _after_migrate, sender=app, dispatch_uid="hybridcloud.outbox.triggers.install"
+    )
     checks.register(check_models, "hybridcloud")
     checks.register(check_triggers, "hybridcloud", checks.Tags.database)
 

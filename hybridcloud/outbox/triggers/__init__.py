@@ -1,0 +1,1 @@
+"""Trigger mode: PostgreSQL writes the messages."""
