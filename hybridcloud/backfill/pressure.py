@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hybridcloud.outbox import schedule
+from hybridcloud.outbox.deliver import tick as schedule
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.tables import outbox_models
 from silos.router import alias_for_model

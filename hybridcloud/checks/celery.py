@@ -9,8 +9,8 @@ from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox import tasks
 from hybridcloud.outbox.declare.category import all_scopes
+from hybridcloud.outbox.deliver import tasks
 from hybridcloud.outbox.drain.loop import BUDGET, TURN
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check_beat_schedule(**_: Any) -> list[CheckMessage]:
     return [
         Warning(
             f"The beat schedule has no {name}: what it ticks for waits for ever.",
-            hint="In the module of the Celery app: from hybridcloud.outbox.tasks import "
+            hint="In the module of the Celery app: from hybridcloud.outbox.deliver.tasks import "
             "beat_schedule; app.conf.beat_schedule |= beat_schedule.",
             id="hybridcloud.W021",
         )

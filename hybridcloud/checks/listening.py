@@ -14,7 +14,7 @@ from django.core.checks import CheckMessage, Error, Warning  # noqa: A004
 from django.db import connections
 
 from hybridcloud.conf import settings
-from hybridcloud.outbox.listen import POLL
+from hybridcloud.outbox.deliver.listener import POLL
 from silos.router import silo_aliases
 
 if TYPE_CHECKING:

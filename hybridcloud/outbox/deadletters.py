@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from hybridcloud.outbox.deliver.kick import kick
 from hybridcloud.outbox.drain.call import NOT_FINISHED
-from hybridcloud.outbox.kick import kick
 from hybridcloud.outbox.store.session import Engine
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.db import models
 
-from hybridcloud.outbox import schedule
-from hybridcloud.outbox.direct import drain_shard
+from hybridcloud.outbox.deliver import tick as schedule
+from hybridcloud.outbox.deliver.inline import drain_shard
 from hybridcloud.outbox.store.tables import OutboxTable, TargetCell
 from hybridcloud.outbox.write.context import save_message, write_messages
 from silos import SiloMode, cell_silo_model, control_silo_model

@@ -15,7 +15,7 @@ from django.test import override_settings
 from hybridcloud.errors import OutboxRecursionLimitError
 from hybridcloud.outbox import outbox_context
 from hybridcloud.outbox.declare.category import category_name
-from hybridcloud.outbox.direct import drain_outbox
+from hybridcloud.outbox.deliver.inline import drain_outbox
 from hybridcloud.outbox.store.tables import outbox_models
 from hybridcloud.rpc.client import transport
 from hybridcloud.testutils.rpc import in_process_transport

@@ -6,7 +6,7 @@ from typing import Final
 
 from celery import shared_task
 
-from hybridcloud.outbox.tasks import cells_here, queue_name
+from hybridcloud.outbox.deliver.tasks import cells_here, queue_name
 from silos import SiloMode, assume_silo
 
 MOST_BATCHES: Final = 20

@@ -9,7 +9,7 @@ import django
 
 django.setup()
 
-from hybridcloud.outbox.listen import ListeningDrainer, tables_of
+from hybridcloud.outbox.deliver.listener import ListeningDrainer, tables_of
 from silos import SiloMode
 from silos.mode import CurrentSilo
 from tests.benchmarks.celery_app import begin

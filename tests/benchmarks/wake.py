@@ -22,7 +22,7 @@ from django.test import override_settings
 
 from hybridcloud import hooks
 from hybridcloud.outbox import outbox_context
-from hybridcloud.outbox.notify import notifier
+from hybridcloud.outbox.deliver.notify import notifier
 from silos import SiloMode, assume_silo
 from tests.benchmarks import celery_app, world
 from tests.benchmarks.celery_app import READY, STARTED

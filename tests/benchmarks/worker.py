@@ -10,8 +10,8 @@ import django
 django.setup()
 
 from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.deliver.tick import find_due_shards, split
 from hybridcloud.outbox.drain.loop import SHARDS_PER_PASS, Drainer
-from hybridcloud.outbox.schedule import find_due_shards, split
 from silos import SiloMode, assume_silo
 from tests.benchmarks.engines import handler, receiving
 from tests.benchmarks.subjects.categories import Category

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError
 
 from hybridcloud.backfill.upgrade import silos_here
-from hybridcloud.outbox.listen import ListeningDrainer, tables_of
+from hybridcloud.outbox.deliver.listener import ListeningDrainer, tables_of
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -241,7 +241,9 @@ def test_nothing_is_flushed_whatever_the_model_says(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Organization, "default_flush", True)
     monkeypatch.setattr(Project, "default_flush", True)
     flushed: list[Any] = []
-    monkeypatch.setattr("hybridcloud.outbox.flush.flush_written", lambda *a, **k: flushed.append(a))
+    monkeypatch.setattr(
+        "hybridcloud.outbox.deliver.flush.flush_written", lambda *a, **k: flushed.append(a)
+    )
     fill_organizations([7])
     fill_projects([1], organization=7)
     with assume_silo(SiloMode.CELL, cell="us"):

@@ -13,8 +13,8 @@ from hybridcloud.backfill import backfill_outboxes_for, process_outbox_backfill_
 from hybridcloud.backfill import cursor as cursors
 from hybridcloud.backfill.pressure import count_waiting, measure_lag
 from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.deliver.tasks import enqueue_outbox_jobs
 from hybridcloud.outbox.store.state import CellFailure, CellParked, Reason
-from hybridcloud.outbox.tasks import enqueue_outbox_jobs
 from hybridcloud.registry import backfill_outboxes
 from hybridcloud.testutils import override_options
 from silos import SiloMode, assume_silo

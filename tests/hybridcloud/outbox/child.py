@@ -24,7 +24,7 @@ def listen() -> None:
     """Run the drainer command, and say when the first signal was heeded."""
     from django.core.management import call_command
 
-    from hybridcloud.outbox.listen import ListeningDrainer
+    from hybridcloud.outbox.deliver.listener import ListeningDrainer
 
     stop = ListeningDrainer.stop
 

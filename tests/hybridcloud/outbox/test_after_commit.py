@@ -12,7 +12,7 @@ from django.db import transaction
 from hybridcloud import hooks
 from hybridcloud.hooks import Hooks
 from hybridcloud.outbox import CellOutbox, outbox_context
-from hybridcloud.outbox import flush as flushing
+from hybridcloud.outbox.deliver import flush as flushing
 from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES

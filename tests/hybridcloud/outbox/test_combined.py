@@ -16,9 +16,9 @@ from fixtures.acme.factories import create_member, create_organization, create_p
 from fixtures.acme.models import Organization, OrganizationMember, Team, User
 from hybridcloud import hooks
 from hybridcloud.errors import InvalidOutboxError
-from hybridcloud.outbox import flush as flushing
 from hybridcloud.outbox import outbox_context
 from hybridcloud.outbox.declare import category as categories
+from hybridcloud.outbox.deliver import flush as flushing
 from hybridcloud.outbox.write import one_statement as combined
 from hybridcloud.tombstones.models import CellTombstone
 from hybridcloud.tombstones.watermark import CascadeRecheck

@@ -6,8 +6,8 @@ import pytest
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.deliver.tick import find_due_shards, tick
 from hybridcloud.outbox.drain.lease import FIRST, Leases
-from hybridcloud.outbox.schedule import find_due_shards, tick
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellLease, CellParked
 from hybridcloud.outbox.store.switches import Switches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from time import monotonic
 
-from hybridcloud.outbox.kick import Throttle
+from hybridcloud.outbox.deliver.kick import Throttle
 
 
 def test_the_first_kick_goes_at_once_and_the_last_is_not_lost() -> None:

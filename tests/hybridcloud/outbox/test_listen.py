@@ -18,8 +18,8 @@ from django.test import override_settings
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.listen import POLL, Listener
-from hybridcloud.outbox.notify import channel_of, notifier
+from hybridcloud.outbox.deliver.listener import POLL, Listener
+from hybridcloud.outbox.deliver.notify import channel_of, notifier
 
 from .engine import US, WAIT, Child, Kind, drain_us, ids, leases, listening, message, write
 
@@ -124,7 +124,7 @@ def test_a_rolled_back_write_notifies_nobody(by_notify: None) -> None:
 
 
 def test_thousands_of_kicks_are_tens_of_notifications(by_notify: None) -> None:
-    from hybridcloud.outbox.kick import EVERY, kick
+    from hybridcloud.outbox.deliver.kick import EVERY, kick
 
     asked, began = 0, monotonic()
     with listened() as listener:

@@ -28,12 +28,12 @@ from hybridcloud.outbox import (
     ReplicatedControlModel,
     outbox_context,
 )
-from hybridcloud.outbox import flush as flushing
 from hybridcloud.outbox.declare.category import (
     connected_mode,
     connected_models,
     restored_declarations,
 )
+from hybridcloud.outbox.deliver import flush as flushing
 from hybridcloud.outbox.write.managers import is_producing
 from hybridcloud.outbox.write.mixins import has_own_handlers
 from hybridcloud.outbox.write.registration import freeze_connected_models, producing_models, root_of

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridcloud import hooks
-from hybridcloud.outbox import CellOutbox, schedule
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.deliver import tick as schedule
 from hybridcloud.outbox.drain.lease import FIRST, due_params
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import Switches

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hybridcloud.outbox import CellOutbox, schedule
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.deliver import tick as schedule
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections
 
-from hybridcloud.outbox import CellMapping, ControlOutbox, flush
+from hybridcloud.outbox import CellMapping, ControlOutbox
+from hybridcloud.outbox.deliver import flush
 from hybridcloud.outbox.triggers.bodies import problem_of, triggers_of
 from hybridcloud.outbox.triggers.install import differences, install
 from hybridcloud.outbox.write.messages import produce

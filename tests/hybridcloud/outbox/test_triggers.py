@@ -11,7 +11,8 @@ from django.db.models import Model
 from django.test.utils import CaptureQueriesContext
 
 from hybridcloud import causation
-from hybridcloud.outbox import CellOutbox, flush, outbox_context
+from hybridcloud.outbox import CellOutbox, outbox_context
+from hybridcloud.outbox.deliver import flush
 from hybridcloud.outbox.triggers import checks as checking
 from hybridcloud.outbox.triggers.bodies import problem_of, triggers_of
 from hybridcloud.outbox.triggers.install import differences, install

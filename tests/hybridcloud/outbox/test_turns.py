@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hybridcloud import hooks
-from hybridcloud.outbox import CellOutbox, direct
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.deliver import inline as direct
 from hybridcloud.outbox.drain import loop as drain
 from hybridcloud.outbox.drain import settle as batch
 from hybridcloud.outbox.drain.loop import Drainer

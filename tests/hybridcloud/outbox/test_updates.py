@@ -16,7 +16,7 @@ from fixtures.acme.factories import create_member, create_organization, create_p
 from fixtures.acme.models import Organization, OrganizationMember, Project, Team, User
 from hybridcloud.errors import IdentifierError, OutboxError
 from hybridcloud.outbox import CellOutbox, outbox_context
-from hybridcloud.outbox import flush as flushing
+from hybridcloud.outbox.deliver import flush as flushing
 from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES

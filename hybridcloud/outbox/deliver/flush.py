@@ -20,10 +20,10 @@ from hybridcloud.causation import is_inside
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.declare.category import find_scope
+from hybridcloud.outbox.deliver.kick import kick
 from hybridcloud.outbox.drain.call import policy_of
 from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.drain.work import Pass
-from hybridcloud.outbox.kick import kick
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import Engine, Key
 

@@ -2,7 +2,7 @@
 
 ::
 
-    from hybridcloud.outbox.tasks import beat_schedule
+    from hybridcloud.outbox.deliver.tasks import beat_schedule
 
     app.conf.beat_schedule = beat_schedule
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery import shared_task
 
 from hybridcloud.conf import settings
-from hybridcloud.outbox.notify import send_notify
+from hybridcloud.outbox.deliver.notify import send_notify
 from hybridcloud.redis import redis_client
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
@@ -115,7 +115,7 @@ def schedule_batch(
     Returns:
         How many shards were found due.
     """
-    from hybridcloud.outbox import schedule  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.deliver import tick as schedule  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.session import Engine  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
     from hybridcloud.registry import backfill_outboxes  # noqa: PLC0415 - Django app registry

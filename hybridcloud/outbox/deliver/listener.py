@@ -17,9 +17,9 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError, OutboxError
-from hybridcloud.outbox import schedule
+from hybridcloud.outbox.deliver import tick as schedule
+from hybridcloud.outbox.deliver.notify import channel_of
 from hybridcloud.outbox.drain.loop import Drainer
-from hybridcloud.outbox.notify import channel_of
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.tables import outbox_models
 from hybridcloud.registry import backfill_outboxes

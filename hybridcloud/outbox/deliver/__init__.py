@@ -1,0 +1,1 @@
+"""Who drains, and when: flushes, wake-ups, ticks and tasks."""
