@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from hybridcloud.management.places import add_silo_argument, chosen_silos
-from hybridcloud.outbox import deadletters
 from hybridcloud.outbox.declare.category import (
     all_categories,
     all_scopes,
     category_name,
     scope_name,
 )
+from hybridcloud.outbox.operate import dead_letters as deadletters
 from hybridcloud.outbox.store.tables import outbox_models
 from silos import assume_silo
 from silos.errors import SiloError
@@ -26,7 +26,7 @@ from silos.router import alias_for_model
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from hybridcloud.outbox.deadletters import DeadLetter, Which
+    from hybridcloud.outbox.operate.dead_letters import DeadLetter, Which
     from hybridcloud.outbox.store.tables import OutboxTable
     from silos.mode import CurrentSilo
 

@@ -10,8 +10,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from hybridcloud import hooks
-from hybridcloud.outbox import CellOutbox, deadletters
-from hybridcloud.outbox.deadletters import Which
+from hybridcloud.outbox import CellOutbox
+from hybridcloud.outbox.operate import dead_letters as deadletters
+from hybridcloud.outbox.operate.dead_letters import Which
 from hybridcloud.outbox.store.state import CellParked
 
 from .engine import (
