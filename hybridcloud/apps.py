@@ -18,10 +18,10 @@ class HybridCloudConfig(AppConfig):
         from hybridcloud import checks, telemetry  # noqa: PLC0415 - Django app registry
         from hybridcloud.backfill import tasks as backfill  # noqa: PLC0415 - Django app registry
         from hybridcloud.conf import settings  # noqa: PLC0415 - Django app registry
-        from hybridcloud.outbox.deliver import tasks
+        from hybridcloud.outbox.deliver import tasks  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.deliver.flush import deliver  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.deliver.kick import kicker  # noqa: PLC0415 - Django app registry
-        from hybridcloud.outbox.triggers import checks as trigger_checks
+        from hybridcloud.outbox.triggers import checks as trigger_checks  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.write.after_commit import on_committed  # noqa: PLC0415 - Django app registry
         from hybridcloud.outbox.write.registration import (  # noqa: PLC0415 - Django app registry
             freeze_connected_models,

@@ -37,7 +37,7 @@ NAMES = {
 
 #: Names that the reference's users look for, where its map of modules sends them.
 MORE = {
-    "hybridcloud.outbox.deliver.tasks": """
+    "hybridcloud.outbox.tasks": """
         beat_schedule drain_outbox_shards drain_outbox_shards_control enqueue_outbox_jobs
         enqueue_outbox_jobs_control schedule_batch
     """,

@@ -45,7 +45,7 @@ def check_beat_schedule(**_: Any) -> list[CheckMessage]:
     return [
         Warning(
             f"The beat schedule has no {name}: what it ticks for waits for ever.",
-            hint="In the module of the Celery app: from hybridcloud.outbox.deliver.tasks import "
+            hint="In the module of the Celery app: from hybridcloud.outbox.tasks import "
             "beat_schedule; app.conf.beat_schedule |= beat_schedule.",
             id="hybridcloud.W021",
         )

@@ -1,7 +1,7 @@
 """The engine's public names: change and message commit together, and the message is handled until it has been.
 
 Names are loaded at first use, so that a Celery app module can import
-`hybridcloud.outbox.deliver.tasks` before Django's apps are ready.
+`hybridcloud.outbox.tasks` before Django's apps are ready.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hybridcloud.outbox.deliver.tasks import enqueue_outbox_jobs, queue_name
+from hybridcloud.outbox.tasks import enqueue_outbox_jobs, queue_name
 from hybridcloud.redis import redis_client
 from silos import SiloMode
 from tests.acceptance import worker_app

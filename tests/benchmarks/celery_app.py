@@ -15,7 +15,7 @@ from kombu import Queue
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.benchmarks.settings")
 
-from hybridcloud.outbox.deliver.tasks import queue_names
+from hybridcloud.outbox.tasks import queue_names
 
 STARTED = "bench.wake.started"
 READY = "bench.wake.ready"

@@ -2,7 +2,7 @@
 
 ::
 
-    from hybridcloud.outbox.deliver.tasks import beat_schedule
+    from hybridcloud.outbox.tasks import beat_schedule
 
     app.conf.beat_schedule = beat_schedule
 """

@@ -11,7 +11,7 @@ from celery import Celery, current_app
 from hybridcloud.checks import celery as celery_checks
 from hybridcloud.checks.celery import check_beat_schedule, check_delivery
 from hybridcloud.outbox.declare.scope import Policy
-from hybridcloud.outbox.deliver.tasks import beat_schedule, drain_outbox_shards, enqueue_outbox_jobs
+from hybridcloud.outbox.tasks import beat_schedule, drain_outbox_shards, enqueue_outbox_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
