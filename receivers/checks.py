@@ -12,12 +12,8 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 from hybridcloud.checks import TAG
 from hybridcloud.checks.handlers import receiver_name, receivers_of
 from hybridcloud.outbox import process_cell_outbox, process_control_outbox
-from hybridcloud.outbox.declare.category import (
-    all_categories,
-    connected_mode,
-    connected_models,
-    is_retired,
-)
+from hybridcloud.outbox.declare.category import all_categories, connected_mode, connected_models
+from hybridcloud.outbox.declare.scope import is_retired
 from receivers.outbox.built_in import ModelReceiver
 from silos import SiloMode
 

@@ -29,7 +29,7 @@ from hybridcloud.outbox.write.rewriting import scope_for_sql
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from hybridcloud.outbox.declare.category import OutboxScope
+    from hybridcloud.outbox.declare.scope import OutboxScope
     from hybridcloud.outbox.write.mixins import ProducingModel
 
 MOST_BY_SQL: Final = 10_000

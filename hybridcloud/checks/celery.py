@@ -9,7 +9,7 @@ from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox.declare.category import all_scopes
+from hybridcloud.outbox.declare.scope import all_scopes
 from hybridcloud.outbox.deliver import tasks
 from hybridcloud.outbox.drain.loop import BUDGET, TURN
 

@@ -1,7 +1,19 @@
-"""The engine's public names: change and message commit together, and the message is handled until it has been.
+"""The outbox engine: a change and its message commit together; drainers hand the message out.
 
-Names are loaded at first use, so that a Celery app module can import
-`hybridcloud.outbox.tasks` before Django's apps are ready.
+The rooms, each of which imports only from those below it::
+
+    models     what a message row can be asked to do
+    operate    what people do to messages
+    deliver    who drains, and when: flush, wake-up, tick, task
+    triggers   trigger mode: PostgreSQL writes the messages
+    write      how a change and its messages come into one transaction
+    drain      how claimed shards are read, handed to handlers and settled
+    store      tables, switches, and the session that runs the engine's SQL
+    declare    what messages there are: categories, scopes, identifiers, signals
+
+``write`` and ``drain`` do not know of each other. The public names below are loaded at first
+use, so that a Celery app module can import ``hybridcloud.outbox.tasks`` before Django's apps
+are ready. docs/explanation/engine.md tells a message's way through the rooms.
 """
 
 from __future__ import annotations
@@ -16,14 +28,9 @@ if TYPE_CHECKING:
         OutboxFlushError,
         OutboxTransactionError,
     )
-    from hybridcloud.outbox.declare.category import (
-        Delivery,
-        OnFailure,
-        OutboxCategory,
-        OutboxScope,
-        scope_categories,
-    )
+    from hybridcloud.outbox.declare.category import OutboxCategory
     from hybridcloud.outbox.declare.cell_mapping import CellMapping
+    from hybridcloud.outbox.declare.scope import Delivery, OnFailure, OutboxScope, scope_categories
     from hybridcloud.outbox.declare.signals import (
         RetryLater,
         process_cell_outbox,
@@ -47,47 +54,6 @@ if TYPE_CHECKING:
         ReplicatedCellModel,
         ReplicatedControlModel,
     )
-
-_HOMES = {
-    "hybridcloud.errors": (
-        "InvalidOutboxError",
-        "OutboxDatabaseError",
-        "OutboxFlushError",
-        "OutboxTransactionError",
-    ),
-    "hybridcloud.outbox.declare.category": (
-        "Delivery",
-        "OnFailure",
-        "OutboxCategory",
-        "OutboxScope",
-        "scope_categories",
-    ),
-    "hybridcloud.outbox.write.context": ("outbox_context",),
-    "hybridcloud.outbox.write.managers": (
-        "CellOutboxProducingManager",
-        "ControlOutboxProducingManager",
-    ),
-    "hybridcloud.outbox.write.mixins": (
-        "CellOutboxProducingModel",
-        "ControlOutboxProducingModel",
-        "ReplicatedCellModel",
-        "ReplicatedControlModel",
-    ),
-    "hybridcloud.outbox.models": (
-        "CellOutbox",
-        "CellOutboxBase",
-        "ControlOutbox",
-        "ControlOutboxBase",
-        "OutboxBase",
-    ),
-    "hybridcloud.outbox.declare.signals": (
-        "RetryLater",
-        "process_cell_outbox",
-        "process_control_outbox",
-    ),
-    "hybridcloud.outbox.declare.cell_mapping": ("CellMapping",),
-}
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CellMapping",
@@ -116,13 +82,27 @@ __all__ = [
     "process_control_outbox",
     "scope_categories",
 ]
+# In the order of their imports, so that a name loads nothing from above its home.
+_HOMES = (
+    "hybridcloud.errors",
+    "hybridcloud.outbox.declare.signals",
+    "hybridcloud.outbox.declare.scope",
+    "hybridcloud.outbox.declare.category",
+    "hybridcloud.outbox.declare.cell_mapping",
+    "hybridcloud.outbox.write.context",
+    "hybridcloud.outbox.write.managers",
+    "hybridcloud.outbox.write.mixins",
+    "hybridcloud.outbox.models",
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+    if name in __all__:
+        for home in map(import_module, _HOMES):
+            if hasattr(home, name):
+                return getattr(home, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return list(__all__)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hybridcloud.hooks import Hooks
-from hybridcloud.outbox.declare.category import category_name, scope_name
+from hybridcloud.outbox.declare.category import category_name
+from hybridcloud.outbox.declare.scope import scope_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from hybridcloud.management.places import add_silo_argument, chosen_silos
-from hybridcloud.outbox.declare.category import (
-    all_categories,
-    all_scopes,
-    category_name,
-    scope_name,
-)
+from hybridcloud.outbox.declare.category import all_categories, category_name
+from hybridcloud.outbox.declare.scope import all_scopes, scope_name
 from hybridcloud.outbox.operate import dead_letters as deadletters
 from hybridcloud.outbox.store.tables import outbox_models
 from silos import assume_silo

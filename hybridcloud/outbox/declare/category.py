@@ -1,35 +1,29 @@
-"""Categories and scopes: without them a message would be a pair of numbers that nobody checks.
+"""Categories: what kind of change a message is about.
 
-A category says what kind of change a message is about, a scope what its shard
-is keyed by and how the shard behaves. Users subclass both; mistakes fail at
-import, because a wrong number that reached a table stays there.
+Users subclass `OutboxCategory`. Mistakes fail at import, because a wrong number that
+reached a table stays there.
 """
 
 from __future__ import annotations
 
 import enum
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, cast
 
 from django.apps import apps
 
 from hybridcloud.conf import settings
-from hybridcloud.errors import ConfigurationError, InvalidOutboxError
+from hybridcloud.errors import InvalidOutboxError
 from hybridcloud.outbox.declare import identifiers
 from hybridcloud.outbox.declare.scope import (
-    Delivery,
-    OnFailure,
-    Policy,
-    ScopeDeclaration,
-    scope_categories,
+    OutboxScope,
+    is_retired,
+    map_categories,
+    scope_name,
+    scope_of,
+    scopes,
 )
-from hybridcloud.outbox.declare.validation import (
-    Declared,
-    check_numbers,
-    check_scopes,
-    full_name,
-    place,
-)
+from hybridcloud.outbox.declare.validation import Declared, check_numbers, full_name, place
 from hybridcloud.registry import Registry
 from silos import SiloMode
 
@@ -39,30 +33,6 @@ if TYPE_CHECKING:
     from django.db.models import Model
 
     from hybridcloud.outbox.models import CellOutboxBase, ControlOutboxBase
-
-__all__ = [
-    "Delivery",
-    "OnFailure",
-    "OutboxCategory",
-    "OutboxScope",
-    "Payload",
-    "Policy",
-    "all_categories",
-    "all_scopes",
-    "categories_without_scope",
-    "category_choices",
-    "category_name",
-    "connected_mode",
-    "connected_models",
-    "find_category",
-    "find_scope",
-    "is_retired",
-    "restored_declarations",
-    "scope_categories",
-    "scope_choices",
-    "scope_name",
-    "validated_scope",
-]
 
 type Payload = Mapping[str, Any] | None
 type CellMessage = CellOutboxBase
@@ -89,7 +59,7 @@ class OutboxCategory(enum.IntEnum):
         Raises:
             InvalidOutboxError: no scope class names the category's class.
         """
-        scope = _scope_by_category.get(self.value)
+        scope = scope_of(self.value)
         if scope is None:
             raise InvalidOutboxError(
                 f"No scope for category {place(self)}: no subclass of OutboxScope that was "
@@ -201,53 +171,7 @@ class OutboxCategory(enum.IntEnum):
         _connect(self, model, SiloMode.CONTROL)
 
 
-class OutboxScope(enum.IntEnum):
-    """What a shard is keyed by; subclass it with members made by `scope_categories`.
-
-    ::
-
-        class Scope(OutboxScope, categories=Category):
-            ORGANIZATION_SCOPE = scope_categories(0, {Category.ORGANIZATION_UPDATE})
-
-    Attributes:
-        policy: how the shards of the scope behave.
-    """
-
-    policy: Policy
-    declaration: ScopeDeclaration | None
-
-    @overload
-    def __new__(cls, value: int, /) -> Self: ...
-    @overload
-    def __new__(cls, value: ScopeDeclaration, /) -> Self: ...
-    def __new__(cls, value: int | ScopeDeclaration, /) -> Self:
-        """Make a member of a declaration; called with a number, a scope class looks it up."""
-        given = value if isinstance(value, ScopeDeclaration) else None
-        number = value if isinstance(value, int) else value.number
-        member = int.__new__(cls, number)
-        member._value_ = number
-        member.declaration = given
-        member.policy = given.policy if given is not None else Policy()
-        return member
-
-    def __init_subclass__(
-        cls, *, categories: type[OutboxCategory] | None = None, **kwargs: Any
-    ) -> None:
-        super().__init_subclass__(**kwargs)
-        if not cls.__members__:
-            return
-        check_numbers(cls, "scope")
-        check_scopes(cls, categories)
-        for category in categories or ():
-            _refuse_second_owner(cls, category)
-        _scopes.add(cls)
-        _map_categories()
-
-
 _categories: Declared[OutboxCategory] = Declared("category")
-_scopes: Declared[OutboxScope] = Declared("scope")
-_scope_by_category: dict[int, OutboxScope] = {}
-_retired: set[int] = set()
 _connected_modes: dict[int, SiloMode] = {}
 
 connected_models: Registry[OutboxCategory, type[Model]] = Registry("model of the outbox category")
@@ -259,26 +183,10 @@ def find_category(number: int) -> OutboxCategory | None:
     return _categories.find(number)
 
 
-def find_scope(number: int) -> OutboxScope | None:
-    """Return the scope with this number; None where the running code does not know it."""
-    return _scopes.find(number)
-
-
-def is_retired(category_number: int) -> bool:
-    """Say whether a scope retired the category: its messages are dropped."""
-    return category_number in _retired
-
-
 def category_name(number: int) -> str:
     """Return a category's name; of an unknown one its number in words."""
     category = _categories.find(number)
     return f"category {number}" if category is None else category.name
-
-
-def scope_name(number: int) -> str:
-    """Return a scope's name; of an unknown one its number in words."""
-    scope = _scopes.find(number)
-    return f"scope {number}" if scope is None else scope.name
 
 
 def all_categories() -> tuple[OutboxCategory, ...]:
@@ -286,27 +194,15 @@ def all_categories() -> tuple[OutboxCategory, ...]:
     return tuple(_categories)
 
 
-def all_scopes() -> tuple[OutboxScope, ...]:
-    """Return the scopes of all apps."""
-    return tuple(_scopes)
-
-
 def category_choices() -> list[tuple[int, str]]:
     """Return the choices of a category column; a callable, so a new one makes no migration."""
     return sorted((each.value, each.name) for each in _categories)
 
 
-def scope_choices() -> list[tuple[int, str]]:
-    """Return the choices of a scope column; a callable, so a new one makes no migration."""
-    return sorted((each.value, each.name) for each in _scopes)
-
-
 def categories_without_scope() -> tuple[type[OutboxCategory], ...]:
     """Return the category classes that no scope class names."""
     return tuple(
-        kind
-        for kind in _categories.classes()
-        if any(each.value not in _scope_by_category for each in kind)
+        kind for kind in _categories.classes() if any(scope_of(each.value) is None for each in kind)
     )
 
 
@@ -316,9 +212,9 @@ def validated_scope(scope_number: int, category_number: int) -> OutboxScope:
     Raises:
         InvalidOutboxError: scope and category do not fit, or one is unknown or retired.
     """
-    scope, category = _scopes.find(scope_number), _categories.find(category_number)
-    if scope is not None and _scope_by_category.get(category_number) is scope:
-        if category_number not in _retired:
+    scope, category = scopes.find(scope_number), _categories.find(category_number)
+    if scope is not None and scope_of(category_number) is scope:
+        if not is_retired(category_number):
             return scope
         raise InvalidOutboxError(
             f"Retired category {category_name(category_number)} of {full_name(scope)}: its "
@@ -344,42 +240,22 @@ def connected_mode(category: OutboxCategory) -> SiloMode | None:
 @contextmanager
 def restored_declarations() -> Iterator[None]:
     """Forget at the end what was declared inside the block; for tests."""
-    categories, scopes = _categories.snapshot(), _scopes.snapshot()
+    before = _categories.snapshot(), scopes.snapshot()
     modes = dict(_connected_modes)
     with connected_models.opened():
         try:
             yield
         finally:
-            _categories.restore(categories)
-            _scopes.restore(scopes)
+            _categories.restore(before[0])
+            scopes.restore(before[1])
             _connected_modes.clear()
             _connected_modes.update(modes)
-            _map_categories()
+            map_categories()
 
 
 def _connect(category: OutboxCategory, model: type[Model], mode: SiloMode) -> None:
     connected_models.add(category, model)
     _connected_modes[category.value] = mode
-
-
-def _refuse_second_owner(kind: type[OutboxScope], category: OutboxCategory) -> None:
-    owner = _scope_by_category.get(category.value)
-    if owner is None or category not in owner.policy.categories | owner.policy.retired:
-        return
-    if (type(owner).__module__, type(owner).__qualname__) != (kind.__module__, kind.__qualname__):
-        raise ConfigurationError(
-            f"Category in two scopes: {full_name(category)} is in {place(owner)} and in scope "
-            f"class {kind.__module__}.{kind.__qualname__}. Name the categories in one of them."
-        )
-
-
-def _map_categories() -> None:
-    _scope_by_category.clear()
-    _retired.clear()
-    for scope in _scopes:
-        _retired.update(each.value for each in scope.policy.retired)
-        for each in scope.policy.categories | scope.policy.retired:
-            _scope_by_category[each.value] = scope
 
 
 def _default_outbox(mode: SiloMode) -> type[Model]:

@@ -13,7 +13,7 @@ from hybridcloud.outbox.declare.validation import full_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hybridcloud.outbox.declare.category import OutboxScope
+    from hybridcloud.outbox.declare.scope import OutboxScope
 
 
 def infer_identifiers(

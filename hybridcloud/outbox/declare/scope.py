@@ -1,10 +1,22 @@
-"""How the shards of a scope behave: without these values every scope would behave alike."""
+"""Scopes: what a shard is keyed by, and how its shards behave.
+
+Users subclass `OutboxScope` with members made by `scope_categories`.
+"""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from hybridcloud.errors import ConfigurationError
+from hybridcloud.outbox.declare.validation import (
+    Declared,
+    check_numbers,
+    check_scopes,
+    full_name,
+    place,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -152,3 +164,104 @@ def scope_categories(
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+class OutboxScope(enum.IntEnum):
+    """What a shard is keyed by; subclass it with members made by `scope_categories`.
+
+    ::
+
+        class Scope(OutboxScope, categories=Category):
+            ORGANIZATION_SCOPE = scope_categories(0, {Category.ORGANIZATION_UPDATE})
+
+    Attributes:
+        policy: how the shards of the scope behave.
+    """
+
+    policy: Policy
+    declaration: ScopeDeclaration | None
+
+    @overload
+    def __new__(cls, value: int, /) -> Self: ...
+    @overload
+    def __new__(cls, value: ScopeDeclaration, /) -> Self: ...
+    def __new__(cls, value: int | ScopeDeclaration, /) -> Self:
+        """Make a member of a declaration; called with a number, a scope class looks it up."""
+        given = value if isinstance(value, ScopeDeclaration) else None
+        number = value if isinstance(value, int) else value.number
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.declaration = given
+        member.policy = given.policy if given is not None else Policy()
+        return member
+
+    def __init_subclass__(
+        cls, *, categories: type[OutboxCategory] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__members__:
+            return
+        check_numbers(cls, "scope")
+        check_scopes(cls, categories)
+        for category in categories or ():
+            _refuse_second_owner(cls, category)
+        scopes.add(cls)
+        map_categories()
+
+
+scopes: Declared[OutboxScope] = Declared("scope")
+"""The scopes of all apps."""
+_scope_by_category: dict[int, OutboxScope] = {}
+_retired: set[int] = set()
+
+
+def find_scope(number: int) -> OutboxScope | None:
+    """Return the scope with this number; None where the running code does not know it."""
+    return scopes.find(number)
+
+
+def scope_of(category_number: int) -> OutboxScope | None:
+    """Return the scope of a category; None where no imported scope class names it."""
+    return _scope_by_category.get(category_number)
+
+
+def is_retired(category_number: int) -> bool:
+    """Say whether a scope retired the category: its messages are dropped."""
+    return category_number in _retired
+
+
+def scope_name(number: int) -> str:
+    """Return a scope's name; of an unknown one its number in words."""
+    scope = scopes.find(number)
+    return f"scope {number}" if scope is None else scope.name
+
+
+def all_scopes() -> tuple[OutboxScope, ...]:
+    """Return the scopes of all apps."""
+    return tuple(scopes)
+
+
+def scope_choices() -> list[tuple[int, str]]:
+    """Return the choices of a scope column; a callable, so a new one makes no migration."""
+    return sorted((each.value, each.name) for each in scopes)
+
+
+def _refuse_second_owner(kind: type[OutboxScope], category: OutboxCategory) -> None:
+    owner = _scope_by_category.get(category.value)
+    if owner is None or category not in owner.policy.categories | owner.policy.retired:
+        return
+    if (type(owner).__module__, type(owner).__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ConfigurationError(
+            f"Category in two scopes: {full_name(category)} is in {place(owner)} and in scope "
+            f"class {kind.__module__}.{kind.__qualname__}. Name the categories in one of them."
+        )
+
+
+def map_categories() -> None:
+    """Note which scope each category is in, and which are retired."""
+    _scope_by_category.clear()
+    _retired.clear()
+    for scope in scopes:
+        _retired.update(each.value for each in scope.policy.retired)
+        for each in scope.policy.categories | scope.policy.retired:
+            _scope_by_category[each.value] = scope

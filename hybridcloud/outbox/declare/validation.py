@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from enum import IntEnum
 
-    from hybridcloud.outbox.declare.category import OutboxCategory, OutboxScope
+    from hybridcloud.outbox.declare.category import OutboxCategory
+    from hybridcloud.outbox.declare.scope import OutboxScope
 
 _MOST: Final = 9999
 _FRAMEWORK: Final = "hybridcloud."

@@ -19,7 +19,7 @@ from hybridcloud import hooks
 from hybridcloud.causation import is_inside
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.declare.category import find_scope
+from hybridcloud.outbox.declare.scope import find_scope
 from hybridcloud.outbox.deliver.kick import kick
 from hybridcloud.outbox.drain.call import policy_of
 from hybridcloud.outbox.drain.lease import Leases

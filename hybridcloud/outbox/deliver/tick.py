@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hybridcloud.outbox.declare.category import find_scope
+from hybridcloud.outbox.declare.scope import find_scope
 from hybridcloud.outbox.drain.call import policy_of
 from hybridcloud.outbox.drain.lease import FIRST, Leases, due_params
 from hybridcloud.outbox.drain.parked import bring_back

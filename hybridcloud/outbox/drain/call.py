@@ -17,7 +17,8 @@ from django.db import transaction
 from hybridcloud import causation, hooks
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxRecursionLimitError
-from hybridcloud.outbox.declare.category import Policy, category_name, find_category, is_retired
+from hybridcloud.outbox.declare.category import category_name, find_category
+from hybridcloud.outbox.declare.scope import Policy, is_retired
 from hybridcloud.outbox.declare.signals import (
     RetryLater,
     process_cell_outbox,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
     from django.dispatch import Signal
 
-    from hybridcloud.outbox.declare.category import OutboxCategory, OutboxScope
+    from hybridcloud.outbox.declare.category import OutboxCategory
+    from hybridcloud.outbox.declare.scope import OutboxScope
     from hybridcloud.outbox.drain.coalesce import Group, Message
     from hybridcloud.outbox.drain.shard import Shard
     from hybridcloud.outbox.drain.work import Pass

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybridcloud import hooks
 from hybridcloud.errors import OutboxFlushError
-from hybridcloud.outbox.declare.category import OnFailure, category_name, scope_name
+from hybridcloud.outbox.declare.category import category_name
+from hybridcloud.outbox.declare.scope import OnFailure, scope_name
 from hybridcloud.outbox.drain.call import error_text
 from hybridcloud.outbox.drain.coalesce import CATEGORY, ID, OBJECT
 from hybridcloud.outbox.drain.recorded import Failures

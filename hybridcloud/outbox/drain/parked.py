@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hybridcloud.outbox.declare.category import all_categories, all_scopes
+from hybridcloud.outbox.declare.category import all_categories
+from hybridcloud.outbox.declare.scope import all_scopes
 from hybridcloud.outbox.drain.call import has_receiver
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from hybridcloud import causation, hooks
-from hybridcloud.outbox.declare.category import Delivery
+from hybridcloud.outbox.declare.scope import Delivery
 from hybridcloud.outbox.drain.call import decode, nobody_listens
 from hybridcloud.outbox.drain.coalesce import each_group, moment
 from hybridcloud.registry import cell_is_broken

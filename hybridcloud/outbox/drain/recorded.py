@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hybridcloud.outbox.declare.category import Policy
+    from hybridcloud.outbox.declare.scope import Policy
 
 
 class Failures:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hybridcloud.outbox.declare.category import find_scope
+from hybridcloud.outbox.declare.scope import find_scope
 from hybridcloud.outbox.drain.call import policy_of
 from hybridcloud.outbox.drain.coalesce import (
     CATEGORY,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from hybridcloud.outbox.declare.category import Policy
+    from hybridcloud.outbox.declare.scope import Policy
     from hybridcloud.outbox.store.session import Key
 
 

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud import hooks
-from hybridcloud.outbox.declare.category import Delivery
+from hybridcloud.outbox.declare.scope import Delivery
 from hybridcloud.outbox.declare.signals import RetryLater
 from hybridcloud.outbox.drain import call as handling
 from hybridcloud.outbox.drain.ahead import NOTHING_KNOWN

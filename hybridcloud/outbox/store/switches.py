@@ -12,12 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hybridcloud import options
-from hybridcloud.outbox.declare.category import (
-    OutboxCategory,
-    OutboxScope,
-    all_categories,
-    all_scopes,
-)
+from hybridcloud.outbox.declare.category import OutboxCategory, all_categories
+from hybridcloud.outbox.declare.scope import OutboxScope, all_scopes
 from hybridcloud.registry import cell_is_broken
 
 if TYPE_CHECKING:

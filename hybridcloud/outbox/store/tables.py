@@ -13,12 +13,8 @@ from django.db import models
 from django.db.models.functions import Now
 
 from hybridcloud.conf import settings
-from hybridcloud.outbox.declare.category import (
-    category_choices,
-    category_name,
-    scope_choices,
-    scope_name,
-)
+from hybridcloud.outbox.declare.category import category_choices, category_name
+from hybridcloud.outbox.declare.scope import scope_choices, scope_name
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import connections, models
 
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.declare.category import find_scope
 from hybridcloud.outbox.declare.identifiers import shard_path
+from hybridcloud.outbox.declare.scope import find_scope
 from hybridcloud.outbox.triggers.runtime import is_triggered, triggered
 from hybridcloud.outbox.write.after_commit import Batch, announce
 from hybridcloud.outbox.write.context import (
@@ -29,7 +29,7 @@ from hybridcloud.outbox.write.rewriting import Rewriter, scope_for_sql
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from hybridcloud.outbox.declare.category import OutboxScope
+    from hybridcloud.outbox.declare.scope import OutboxScope
     from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.write.mixins import ProducingModel
     from hybridcloud.outbox.write.querysets import ProducingQuerySet

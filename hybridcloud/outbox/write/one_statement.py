@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from hybridcloud.outbox.declare.category import OutboxScope
+    from hybridcloud.outbox.declare.scope import OutboxScope
     from hybridcloud.outbox.write.mixins import ProducingModel
 
 

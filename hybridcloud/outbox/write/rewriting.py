@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from hybridcloud.outbox.declare.category import OutboxScope
+    from hybridcloud.outbox.declare.scope import OutboxScope
     from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.write.mixins import ProducingModel
 
