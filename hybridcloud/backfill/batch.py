@@ -24,7 +24,7 @@ from hybridcloud.outbox.write.after_commit import Batch, announce
 from hybridcloud.outbox.write.context import write_messages
 from hybridcloud.outbox.write.insert import as_json
 from hybridcloud.outbox.write.messages import produce, uses_default
-from hybridcloud.outbox.write.rewriting import scope_for_sql
+from hybridcloud.outbox.write.one_statement import scope_for_sql
 
 if TYPE_CHECKING:
     from collections.abc import Collection

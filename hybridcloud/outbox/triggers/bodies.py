@@ -20,8 +20,8 @@ from hybridcloud.outbox.declare.cell_mapping import (
     somewhere,
 )
 from hybridcloud.outbox.declare.identifiers import shard_field
-from hybridcloud.outbox.triggers.runtime import HEADERS_SETTING, columns_payload
-from hybridcloud.outbox.write.messages import uses_default
+from hybridcloud.outbox.triggers.runtime import HEADERS_SETTING
+from hybridcloud.outbox.write.messages import columns_payload, uses_default
 from hybridcloud.outbox.write.registration import root_of
 from silos import SiloMode
 

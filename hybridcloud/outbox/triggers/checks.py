@@ -9,7 +9,7 @@ from django.db.models.signals import post_migrate
 
 from hybridcloud.outbox.triggers.bodies import problem_of
 from hybridcloud.outbox.triggers.install import differences, install, triggered_models
-from hybridcloud.outbox.triggers.runtime import is_triggered
+from hybridcloud.outbox.write.messages import is_triggered
 from hybridcloud.outbox.write.registration import producing_models
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from django.apps import apps
 from django.db import connections, router, transaction
 
 from hybridcloud.outbox.triggers.bodies import PREFIX, REFERENCING, Trigger, triggers_of
-from hybridcloud.outbox.triggers.runtime import is_triggered
+from hybridcloud.outbox.write.messages import is_triggered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

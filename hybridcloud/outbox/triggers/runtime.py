@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DatabaseError, connections, transaction
 
-from hybridcloud.causation import current_headers, is_inside
-from hybridcloud.outbox.write.after_commit import announce_unseen
-from hybridcloud.outbox.write.context import is_flushing, is_gathering, write_buffered
+from hybridcloud.causation import current_headers
+from hybridcloud.outbox.write.context import write_buffered
+from hybridcloud.outbox.write.messages import wake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,32 +23,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from django.db.backends.base.base import BaseDatabaseWrapper
-    from django.db.models import Model
 
     from hybridcloud.outbox.write.mixins import ProducingModel
 
 HEADERS_SETTING: Final = "hybridcloud.headers"
-
-
-def is_triggered(model: type[Model]) -> bool:
-    """Say whether triggers write the messages of a model's rows."""
-    return getattr(model, "outbox_via", None) == "trigger"
-
-
-def columns_payload(instance: ProducingModel) -> dict[str, Any]:
-    """Return what the triggers make of ``trigger_payload``: for backfills, which write by themselves."""
-    return {name: getattr(instance, name) for name in instance.trigger_payload}
-
-
-def is_outermost() -> bool:
-    """Say whether nothing is gathered and no handler or call runs: nothing goes before a change then."""
-    return not is_gathering() and not is_inside()
-
-
-def wake(model: type[ProducingModel], using: str, *, flush: bool | None) -> None:
-    """Have a drainer woken after the commit of a change whose messages a trigger wrote."""
-    if is_flushing(flush):
-        announce_unseen(model, using)
 
 
 class triggered:  # noqa: N801 - used like a function; no generator, as it is around every save
@@ -65,9 +43,7 @@ class triggered:  # noqa: N801 - used like a function; no generator, as it is ar
 
     __slots__ = ("_flush", "_lent", "_model", "_using")
 
-    def __init__(
-        self, model: type[ProducingModel], *, using: str, flush: bool | None = None
-    ) -> None:
+    def __init__(self, model: type[ProducingModel], using: str, flush: bool | None) -> None:  # noqa: FBT001 - fills a slot
         self._model = model
         self._using = using
         self._flush = model.default_flush if flush is None else flush

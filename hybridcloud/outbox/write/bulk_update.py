@@ -15,7 +15,6 @@ from django.db import connections, models
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.declare.identifiers import shard_path
 from hybridcloud.outbox.declare.scope import find_scope
-from hybridcloud.outbox.triggers.runtime import is_triggered, triggered
 from hybridcloud.outbox.write.after_commit import Batch, announce
 from hybridcloud.outbox.write.context import (
     is_flushing,
@@ -23,8 +22,8 @@ from hybridcloud.outbox.write.context import (
     write_buffered,
     write_messages,
 )
-from hybridcloud.outbox.write.messages import messages_moved, produce
-from hybridcloud.outbox.write.rewriting import Rewriter, scope_for_sql
+from hybridcloud.outbox.write.messages import is_triggered, messages_moved, produce, triggered
+from hybridcloud.outbox.write.one_statement import Rewriter, scope_for_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -52,7 +51,7 @@ def update(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, An
     model: type[ProducingModel] = queryset.model
     _refuse_primary_key(model, fields)
     if is_triggered(model):
-        with triggered(model, using=queryset.db):
+        with triggered(model, queryset.db, None):
             return plain(queryset, **fields)
     scope = scope_for_sql(model)
     if scope is not None and not _moves(model, scope, fields):

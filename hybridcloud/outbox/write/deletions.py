@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import models
 from django.db.models.signals import pre_delete
 
-from hybridcloud.outbox.triggers.runtime import is_triggered
-from hybridcloud.outbox.write.messages import produce
+from hybridcloud.outbox.write.messages import is_triggered, produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.db import transaction
 
-from hybridcloud.causation import current_headers
-from hybridcloud.errors import IdentifierError
+from hybridcloud.causation import current_headers, is_inside
+from hybridcloud.errors import IdentifierError, OutboxError
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.identifiers import identifiers_of
-from hybridcloud.outbox.write.context import is_flushing, write_messages, write_rows
+from hybridcloud.outbox.write.after_commit import announce_unseen
+from hybridcloud.outbox.write.context import (
+    is_flushing,
+    is_gathering,
+    write_messages,
+    write_rows,
+)
 from hybridcloud.outbox.write.insert import Row, as_json
+from hybridcloud.registry import Slot
 from silos import SiloMode, find_cells_for_orgs, find_cells_for_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
+    from contextlib import AbstractContextManager
 
     from django.db.models import Model
 
@@ -34,6 +42,41 @@ def default_hook[F: Callable[..., Any]](hook: F) -> F:
 def uses_default(model: type[Model], hook: str) -> bool:
     """Say whether a model left a hook as the framework made it."""
     return bool(getattr(getattr(model, hook, None), _DEFAULT, False))
+
+
+def is_triggered(model: type[Model]) -> bool:
+    """Say whether triggers write the messages of a model's rows."""
+    return getattr(model, "outbox_via", None) == "trigger"
+
+
+def columns_payload(instance: ProducingModel) -> dict[str, Any]:
+    """Return what the triggers make of ``trigger_payload``: for backfills, which write by themselves."""
+    return {name: getattr(instance, name) for name in instance.trigger_payload}
+
+
+def is_outermost() -> bool:
+    """Say whether nothing is gathered and no handler or call runs: nothing goes before a change then."""
+    return not is_gathering() and not is_inside()
+
+
+def wake(model: type[ProducingModel], using: str, *, flush: bool | None) -> None:
+    """Have a drainer woken after the commit of a change whose messages a trigger wrote."""
+    if is_flushing(flush):
+        announce_unseen(model, using)
+
+
+def _not_ready(model: type[ProducingModel], using: str, flush: bool | None) -> NoReturn:  # noqa: FBT001 - a slot's default
+    del using, flush
+    raise OutboxError(
+        f"Apps not ready: a row of {model._meta.label} was changed, whose messages triggers write. "
+        f"Change it after django.setup()."
+    )
+
+
+triggered: Slot[[type[ProducingModel], str, bool | None], AbstractContextManager[None]] = Slot(
+    "what goes around a change whose messages triggers write", _not_ready
+)
+"""Called with the model, the database and whether to flush; ``triggers`` fills it."""
 
 
 def produce(

@@ -17,11 +17,19 @@ from django.db.models.signals import class_prepared
 
 from hybridcloud.outbox.declare.cell_mapping import names_of_row
 from hybridcloud.outbox.store.tables import default_outbox
-from hybridcloud.outbox.triggers.runtime import is_outermost, is_triggered, triggered, wake
 from hybridcloud.outbox.write.context import joined_context, outbox_context
-from hybridcloud.outbox.write.managers import ProducingManager
-from hybridcloud.outbox.write.messages import cells_of_owner, default_hook, produce, uses_default
+from hybridcloud.outbox.write.messages import (
+    cells_of_owner,
+    default_hook,
+    is_outermost,
+    is_triggered,
+    produce,
+    triggered,
+    uses_default,
+    wake,
+)
 from hybridcloud.outbox.write.one_statement import save_combined, scope_to_combine
+from hybridcloud.outbox.write.querysets import ProducingManager
 from hybridcloud.outbox.write.registration import register, root_of
 from silos import SiloMode
 from silos.cells import all_cells
@@ -114,7 +122,7 @@ class ProducingModel(models.Model):
         if is_triggered(type(self)):
             with (
                 transaction.atomic(using=using, savepoint=False),
-                triggered(type(self), using=using, flush=flush),
+                triggered(type(self), using, flush),
             ):
                 yield
             return
@@ -146,7 +154,7 @@ class ProducingModel(models.Model):
             kwargs["using"] = using
         if is_triggered(type(self)):
             # No transaction: the trigger is part of the statement.
-            with triggered(type(self), using=using):
+            with triggered(type(self), using, None):
                 super().save(*args, **kwargs)
             return
         save = partial(super().save, *args, **kwargs)
@@ -166,7 +174,7 @@ class ProducingModel(models.Model):
             return super().delete(using, keep_parents)
         using = using or router.db_for_write(type(self), instance=self)
         if is_triggered(type(self)):
-            with triggered(type(self), using=using):
+            with triggered(type(self), using, None):
                 return super().delete(using, keep_parents)
         with joined_context(using, flush=self.default_flush):
             if keep_parents and type(self)._meta.concrete_model is not root_of(type(self)):

@@ -8,10 +8,9 @@ from django.db import models
 from django.db.models import Q
 
 from hybridcloud.errors import OutboxError
-from hybridcloud.outbox.triggers.runtime import is_triggered, triggered
 from hybridcloud.outbox.write.bulk_update import update
 from hybridcloud.outbox.write.context import joined_context
-from hybridcloud.outbox.write.messages import produce
+from hybridcloud.outbox.write.messages import is_triggered, produce, triggered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -46,7 +45,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         """Delete all rows, with what hangs on them, and write the messages about them."""
         self._for_write = True
         if is_triggered(self.model):
-            with triggered(self._producer, using=self.db):
+            with triggered(self._producer, self.db, None):
                 return super().delete()
         with joined_context(self.db, flush=self._producer.default_flush):
             return super().delete()
@@ -73,7 +72,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         created = list(objs)
         if is_triggered(self.model):
             # The database knows which rows there are now, whatever the conflicts.
-            with triggered(self._producer, using=self._written_db):
+            with triggered(self._producer, self._written_db, None):
                 return super().bulk_create(
                     created,
                     batch_size,
@@ -164,3 +163,30 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
 
 def _plain_update(queryset: models.QuerySet[Any], **fields: Any) -> int:
     return models.QuerySet.update(queryset, **fields)
+
+
+class ProducingManager[M: models.Model](models.Manager[M]):
+    """What both public managers share.
+
+    A manager of your own derives from one of them; a queryset of your own from
+    `ProducingQuerySet`, with ``from_queryset``.
+    """
+
+    _queryset_class = ProducingQuerySet
+
+    def bulk_delete(self, objs: Iterable[M]) -> tuple[int, dict[str, int]]:
+        """Delete the rows of these instances, with what hangs on them, and write the messages."""
+        return self.get_queryset().bulk_delete(objs)  # type: ignore[attr-defined, no-any-return]
+
+
+class CellOutboxProducingManager[M: models.Model](ProducingManager[M]):
+    """The manager of a producing model of cells; use it as ``objects``."""
+
+
+class ControlOutboxProducingManager[M: models.Model](ProducingManager[M]):
+    """The manager of a producing model of control; use it as ``objects``."""
+
+
+def is_producing(manager: models.Manager[Any]) -> bool:
+    """Say whether bulk operations through a manager write messages; for checks."""
+    return isinstance(manager.get_queryset(), ProducingQuerySet)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.declare.category import OutboxCategory, connected_models
-from hybridcloud.outbox.triggers.runtime import columns_payload, is_triggered
 from hybridcloud.outbox.write.deletions import listen_to_deletions, update_through_managers
-from hybridcloud.outbox.write.messages import uses_default
+from hybridcloud.outbox.write.messages import columns_payload, is_triggered, uses_default
 from silos import SiloMode
 from silos.limits import limit_name, silo_of
 
