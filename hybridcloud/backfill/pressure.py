@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hybridcloud.outbox.deliver import tick as schedule
+from hybridcloud.outbox.drain.due import find_due_shards
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.tables import outbox_models
 from silos.router import alias_for_model
@@ -53,7 +53,7 @@ def _count(outbox: type[OutboxTable], most: int) -> int:
 def _lag(outbox: type[OutboxTable]) -> float:
     alias = alias_for_model(outbox)
     engine = Engine(outbox, alias)
-    keys = engine.keys(schedule.find_due_shards(outbox, alias=alias, limit=_MOST_SHARDS))
+    keys = engine.keys(find_due_shards(outbox, alias=alias, limit=_MOST_SHARDS))
     columns = engine.tables.sharding_columns
     types = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
     text = _OLDEST.format(

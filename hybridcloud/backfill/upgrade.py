@@ -17,7 +17,7 @@ from hybridcloud.backfill.batch import MOST_BY_SQL
 from hybridcloud.backfill.run import FENCE_POLL_S, walk_of
 from hybridcloud.backfill.versions import models_of, require_integer_ids
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox.deliver import tick as schedule
+from hybridcloud.outbox.deliver.tick import tick
 from hybridcloud.outbox.drain.loop import Drainer
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.tables import outbox_models
@@ -178,7 +178,7 @@ def _drain(here: CurrentSilo) -> int:
     with assume_silo(here.mode, cell=here.cell):
         moved = 0
         for engine in _engines(here):
-            schedule.tick(engine)
+            tick(engine)
             moved += Drainer(engine.outbox, engine.alias).sweep(whole=True)
         return moved
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.db import models
 
-from hybridcloud.outbox.deliver import tick as schedule
 from hybridcloud.outbox.deliver.inline import drain_shard
+from hybridcloud.outbox.drain.due import find_due_shards
+from hybridcloud.outbox.drain.lease import claim_if_due
+from hybridcloud.outbox.operate.depths import shard_depths
+from hybridcloud.outbox.store.switches import is_switched_off
 from hybridcloud.outbox.store.tables import OutboxTable, TargetCell
 from hybridcloud.outbox.write.context import save_message, write_messages
 from silos import SiloMode, cell_silo_model, control_silo_model
@@ -71,17 +74,17 @@ class OutboxBase(OutboxTable):
 
     def should_skip_shard(self) -> bool:
         """Say whether a kill switch stops this message's whole shard."""
-        return schedule.is_switched_off(type(self), self.shard_key())
+        return is_switched_off(type(self), self.shard_key())
 
     @classmethod
     def find_scheduled_shards(cls, limit: int = 1000) -> list[tuple[Any, ...]]:
         """Return shards that are due: with messages, not in backoff, not leased, not switched off."""
-        return schedule.find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
+        return find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
 
     @classmethod
     def prepare_next_from_shard(cls, shard: Sequence[Any]) -> Self | None:
         """Claim the shard's lease and return its first message; None if it isn't due or is taken."""
-        leases = schedule.claim_if_due(cls, tuple(shard), alias=alias_for_model(cls))
+        leases = claim_if_due(cls, tuple(shard), alias=alias_for_model(cls))
         return None if leases is None else cls._first_of(leases)
 
     @classmethod
@@ -102,7 +105,7 @@ class OutboxBase(OutboxTable):
         Raises:
             ValueError: the limit is not positive.
         """
-        return schedule.shard_depths(cls, alias=alias_for_model(cls), limit=limit)
+        return shard_depths(cls, alias=alias_for_model(cls), limit=limit)
 
     @classmethod
     def get_total_outbox_count(cls) -> int:

@@ -10,7 +10,7 @@ import django
 django.setup()
 
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.deliver.tick import find_due_shards, split
+from hybridcloud.outbox.drain.due import find_due_shards, split
 from hybridcloud.outbox.drain.loop import SHARDS_PER_PASS, Drainer
 from silos import SiloMode, assume_silo
 from tests.benchmarks.engines import handler, receiving

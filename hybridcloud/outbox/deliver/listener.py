@@ -17,8 +17,8 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError, OutboxError
-from hybridcloud.outbox.deliver import tick as schedule
 from hybridcloud.outbox.deliver.notify import channel_of
+from hybridcloud.outbox.deliver.tick import tick as run_tick
 from hybridcloud.outbox.drain.loop import Drainer
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.tables import outbox_models
@@ -165,7 +165,7 @@ class ListeningDrainer:
                         table.outbox, table.alias, stopped=lambda: self._stopped
                     ).sweep(budget=_SWEEP)
                     if tick:
-                        schedule.tick(Engine(table.outbox, table.alias))
+                        run_tick(Engine(table.outbox, table.alias))
                         backfill_outboxes(table.silo.mode.name, drained)
                     moved += drained
             except (DatabaseError, InterfaceError, OutboxError):

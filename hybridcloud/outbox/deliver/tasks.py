@@ -115,7 +115,8 @@ def schedule_batch(
     Returns:
         How many shards were found due.
     """
-    from hybridcloud.outbox.deliver import tick as schedule  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.deliver.tick import MOST_FOUND, has_stale, tick  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.drain.due import find_due_shards, split  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.session import Engine  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
     from hybridcloud.registry import backfill_outboxes  # noqa: PLC0415 - Django app registry
@@ -124,13 +125,13 @@ def schedule_batch(
     for outbox in outbox_models(silo_mode):
         alias = alias_for_model(outbox)
         engine = Engine(outbox, alias)
-        schedule.tick(engine)
-        due = schedule.find_due_shards(outbox, alias=alias, limit=schedule.MOST_FOUND)
+        tick(engine)
+        due = find_due_shards(outbox, alias=alias, limit=MOST_FOUND)
         found += len(due)
-        if not due and not schedule.has_stale(engine):
+        if not due and not has_stale(engine):
             continue
         mode, cell = _silo_of(alias, silo_mode)
-        for after, most in schedule.split(due, concurrency or settings().concurrency):
+        for after, most in split(due, concurrency or settings().concurrency):
             drain_task.apply_async(
                 kwargs={
                     "outbox_name": outbox._meta.label,

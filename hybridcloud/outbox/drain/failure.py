@@ -10,7 +10,7 @@ from hybridcloud.outbox.declare.category import category_name
 from hybridcloud.outbox.declare.scope import OnFailure, scope_name
 from hybridcloud.outbox.drain.call import error_text
 from hybridcloud.outbox.drain.coalesce import CATEGORY, ID, OBJECT
-from hybridcloud.outbox.drain.recorded import Failures
+from hybridcloud.outbox.drain.shard import Failures
 from hybridcloud.outbox.store.session import key_text
 
 if TYPE_CHECKING:

@@ -8,16 +8,21 @@ token.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from django.db import DatabaseError, InterfaceError, connections
+
 from hybridcloud import hooks
 from hybridcloud.conf import settings
-from hybridcloud.outbox.drain.keeper import keeper
+from hybridcloud.outbox.drain.due import due_params
 from hybridcloud.outbox.store.session import Engine, Key, key_text
+from hybridcloud.outbox.store.switches import is_switched_off
 from silos import SiloMode
 from silos.cells import all_cells
 
@@ -26,9 +31,9 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.store.session import Rows
     from hybridcloud.outbox.store.switches import Switches
+    from hybridcloud.outbox.store.tables import OutboxTable
 
-FIRST: Key = (-1, 0)
-"""A cursor before all shards: (scope, identifier)."""
+_LOG = logging.getLogger(__name__)
 
 
 def owner_name() -> str:
@@ -188,26 +193,15 @@ class Leases:
         return _Watch(self)
 
 
-def due_params(
-    switches: Switches,
-    *,
-    after: Key,
-    most: int,
-    cell: str | None,
-    heed_backoff: bool = True,
-) -> dict[str, Any]:
-    """Return the parameters of the due-shards scan."""
-    off = switches.shards_of(cell)
-    return {
-        "scope": after[0],
-        "identifier": after[1],
-        "most": most,
-        "cell": cell,
-        "heed": heed_backoff,
-        "off_scopes": list(switches.scopes_of(cell)),
-        "off_shard_scopes": [scope for scope, _ in off],
-        "off_shards": [identifier for _, identifier in off],
-    }
+def claim_if_due(outbox: type[OutboxTable], key: Key, *, alias: str) -> Leases | None:
+    """Claim a shard's lease; None if it isn't due or is taken.
+
+    Where the lease is not drained with, it lapses by itself.
+    """
+    leases = Leases(Engine(outbox, alias))
+    if is_switched_off(outbox, key) or not leases.claim_known([key]):
+        return None
+    return leases
 
 
 class _Watch:
@@ -224,3 +218,80 @@ class _Watch:
     def __exit__(self, *_: object) -> None:
         if self._on:
             keeper().discard(self._leases)
+
+
+class Keeper:
+    """Renews leases of handlers that run long: one daemon thread per process, on its own connection.
+
+    A handler that runs longer than its ``HANDLER_TIMEOUT`` is renewed no more:
+    a hung handler loses its shard.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._passes: set[Leases] = set()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, leases: Leases) -> None:
+        """Watch a pass."""
+        with self._lock:
+            self._passes.add(leases)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._run, name="hybridcloud-lease-keeper", daemon=True
+                )
+                self._thread.start()
+        self._wake.set()
+
+    def discard(self, leases: Leases) -> None:
+        """Watch a pass no longer."""
+        with self._lock:
+            self._passes.discard(leases)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._watching():
+                time.sleep(settings().renew_every)
+                try:
+                    self._renew_long_running()
+                except (DatabaseError, InterfaceError):
+                    _LOG.exception("Leases not renewed; the next try is in a moment")
+                    connections.close_all()
+            connections.close_all()
+
+    def _watching(self) -> bool:
+        with self._lock:
+            return bool(self._passes)
+
+    def _renew_long_running(self) -> None:
+        now, conf = time.monotonic(), settings()
+        with self._lock:
+            passes = list(self._passes)
+        due: dict[tuple[type, str], list[Leases]] = {}
+        for leases in passes:
+            since, longest = leases.handler_since, leases.handler_timeout or conf.handler_timeout
+            if since is not None and conf.renew_every <= now - since < longest:
+                due.setdefault((leases.engine.outbox, leases.engine.alias), []).append(leases)
+        for (outbox, alias), group in due.items():
+            engine = Engine(outbox, alias)
+            params = {"tokens": [leases.token for leases in group], "lease": conf.lease}
+            found: dict[int, set[Key]] = {}
+            for token, *key in engine.query("renew", params):
+                found.setdefault(token, set()).add(tuple(key))
+            for leases in group:
+                leases.found(found.get(leases.token, set()), now)
+
+
+_the_keeper: Keeper | None = None
+
+
+def keeper() -> Keeper:
+    """Return this process's keeper."""
+    global _the_keeper  # noqa: PLW0603 - one per process, made anew after a fork
+    if _the_keeper is None or _the_keeper.pid != os.getpid():
+        _the_keeper = Keeper()
+    return _the_keeper

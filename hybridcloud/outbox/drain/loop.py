@@ -12,9 +12,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from hybridcloud.outbox.drain.ahead import NOTHING_KNOWN, Horizon, horizon_of
-from hybridcloud.outbox.drain.lease import FIRST, Leases
+from hybridcloud.outbox.drain.due import FIRST, turns_of
+from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.drain.parked import bring_back
-from hybridcloud.outbox.drain.turns import turns_of
 from hybridcloud.outbox.drain.work import Pass
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import Engine, Key

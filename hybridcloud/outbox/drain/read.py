@@ -7,8 +7,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hybridcloud.outbox.drain.coalesce import CATEGORY, OBJECT
-from hybridcloud.outbox.drain.recorded import Failures
-from hybridcloud.outbox.drain.shard import Shard, shards_of
+from hybridcloud.outbox.drain.shard import Failures, Shard, shards_of
 from hybridcloud.outbox.drain.superseded import look_further
 from hybridcloud.outbox.store.session import NO_BOUND, Engine, Key, Rows, int_array
 

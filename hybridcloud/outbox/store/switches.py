@@ -15,11 +15,13 @@ from hybridcloud import options
 from hybridcloud.outbox.declare.category import OutboxCategory, all_categories
 from hybridcloud.outbox.declare.scope import OutboxScope, all_scopes
 from hybridcloud.registry import cell_is_broken
+from silos import SiloMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from hybridcloud.outbox.store.session import Key
+    from hybridcloud.outbox.store.tables import OutboxTable
 
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
@@ -188,3 +190,12 @@ def _number(
     if value is None or isinstance(value, int):
         return value
     return next((member.value for member in members if member.name == value), -1)
+
+
+def is_switched_off(outbox: type[OutboxTable], key: Key) -> bool:
+    """Say whether a kill switch stops the whole shard."""
+    switches = current()
+    control = outbox.silo_mode is SiloMode.CONTROL
+    if control and (key[0] in switches.cells):
+        return True
+    return switches.stops_shard(key[-2], key[-1], key[0] if control else None)

@@ -17,7 +17,7 @@ ALIASES = ["control", "cell_us", "cell_eu"]
 @pytest.fixture
 def committed(transactional_db: None) -> None:
     """Use real commits in all silos: for tests with several connections."""
-    from hybridcloud.outbox.drain import turns
+    from hybridcloud.outbox.drain import due as turns
 
     turns.forget()
 

@@ -139,7 +139,7 @@ def make_due() -> None:
 
 def pass_time(seconds: float) -> None:
     """Let all leases of the us cell, and this process's drainers that hold some, be older by so much."""
-    from hybridcloud.outbox.drain.keeper import keeper
+    from hybridcloud.outbox.drain.lease import keeper
 
     with connections[US].cursor() as cursor:
         cursor.execute(

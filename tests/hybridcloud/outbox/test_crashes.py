@@ -6,8 +6,9 @@ import pytest
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.deliver.tick import find_due_shards, tick
-from hybridcloud.outbox.drain.lease import FIRST, Leases
+from hybridcloud.outbox.deliver.tick import tick
+from hybridcloud.outbox.drain.due import FIRST, find_due_shards
+from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellLease, CellParked
 from hybridcloud.outbox.store.switches import Switches

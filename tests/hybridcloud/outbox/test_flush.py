@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from hybridcloud import causation, hooks
 from hybridcloud.outbox import CellOutbox, OutboxFlushError, outbox_context
 from hybridcloud.outbox.deliver import flush, kick
-from hybridcloud.outbox.drain.recorded import Failures
+from hybridcloud.outbox.drain.shard import Failures
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellFailure, CellLease
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS

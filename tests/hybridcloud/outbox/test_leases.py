@@ -12,8 +12,9 @@ from django.db import connections
 from hybridcloud import hooks
 from hybridcloud.conf import Settings
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.drain import keeper
-from hybridcloud.outbox.drain.lease import FIRST, Leases
+from hybridcloud.outbox.drain import lease
+from hybridcloud.outbox.drain.due import FIRST
+from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import Switches
 from silos import SiloMode, assume_silo
@@ -111,7 +112,7 @@ def keen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a keeper renew as soon as a handler runs; without it each renewal would cost seconds."""
     monkeypatch.setattr(Settings, "renew_every", 0.05)
     # Another test's may sleep for as long as that test's lease allowed.
-    monkeypatch.setattr(keeper, "_the_keeper", None)
+    monkeypatch.setattr(lease, "_the_keeper", None)
 
 
 def test_a_handler_that_runs_longer_than_the_lease_keeps_its_shard(keen: None) -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.deliver import tick as schedule
-from hybridcloud.outbox.drain.lease import FIRST, due_params
+from hybridcloud.outbox.drain.due import FIRST, due_params, find_due_shards, split
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import Switches
 
@@ -27,7 +26,7 @@ def test_a_split_covers_all_due_shards_with_no_more_tasks_than_asked_for(
     count: int, parts: int
 ) -> None:
     due = [(1, n) for n in range(count)]
-    tasks = schedule.split(due, parts)
+    tasks = split(due, parts)
     assert 1 <= len(tasks) <= parts
     assert tasks[0][0] == FIRST
     assert sum(share for _, share in tasks) >= count
@@ -47,7 +46,7 @@ def test_due_shards_are_those_that_could_be_drained_now() -> None:
         if shard_identifier == 2:
             raise ValueError
 
-    assert schedule.find_due_shards(CellOutbox, alias=US, limit=10) == [
+    assert find_due_shards(CellOutbox, alias=US, limit=10) == [
         (Lane.PLAIN, 1),
         (Lane.PLAIN, 2),
         (Lane.PLAIN, 3),
@@ -56,8 +55,8 @@ def test_due_shards_are_those_that_could_be_drained_now() -> None:
     with listening(Kind.PLAIN, act=act):
         drain_us()
     put(shard=1)
-    assert schedule.find_due_shards(CellOutbox, alias=US, limit=10) == [(Lane.PLAIN, 1)]
-    assert schedule.find_due_shards(CellOutbox, alias=US, limit=0) == []
+    assert find_due_shards(CellOutbox, alias=US, limit=10) == [(Lane.PLAIN, 1)]
+    assert find_due_shards(CellOutbox, alias=US, limit=0) == []
 
 
 def hits(engine: Engine, name: str, params: dict[str, Any]) -> int:

@@ -7,7 +7,8 @@ from django.core.management import call_command
 from django.db import connections
 
 from hybridcloud.outbox import CellOutbox
-from hybridcloud.outbox.drain.lease import Leases, due_params
+from hybridcloud.outbox.drain.due import due_params
+from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import Engine
 

@@ -13,8 +13,8 @@ from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.deliver import inline as direct
 from hybridcloud.outbox.drain import loop as drain
 from hybridcloud.outbox.drain import settle as batch
+from hybridcloud.outbox.drain.due import Turns
 from hybridcloud.outbox.drain.loop import Drainer
-from hybridcloud.outbox.drain.turns import Turns
 from silos import SiloMode, assume_silo
 
 from .ahead import known, learn, sweep

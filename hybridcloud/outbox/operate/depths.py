@@ -1,0 +1,28 @@
+"""How deep the shards of an outbox table are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybridcloud.outbox.store.session import Engine
+
+if TYPE_CHECKING:
+    from hybridcloud.outbox.store.tables import OutboxTable
+
+
+def shard_depths(
+    outbox: type[OutboxTable], *, alias: str, limit: int | None
+) -> list[dict[str, Any]]:
+    """Return the deepest shards, parked messages included.
+
+    Raises:
+        ValueError: the limit is not positive.
+    """
+    if limit is not None and limit <= 0:
+        raise ValueError(
+            f"Limit {limit} of get_shard_depths_descending is not positive. Use None for all."
+        )
+    engine = Engine(outbox, alias)
+    names = (*engine.tables.sharding_columns, "depth")
+    rows = engine.query("depths", {"most": limit})
+    return [dict(zip(names, row, strict=True)) for row in rows]
