@@ -78,12 +78,7 @@ def write(medians: dict[str, Any], folder: Path) -> None:
         name = group.replace(" ", "-")
         keys = of_group(medians, group)
         bars(
-            medians,
-            keys,
-            f"Writing: {group}",
-            "µs a row",
-            folder / f"write-{name}.svg",
-            log=False,
+            medians, keys, f"Writing: {group}", "µs a row", folder / f"write-{name}.svg", log=False
         )
 
 
