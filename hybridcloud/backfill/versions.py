@@ -175,7 +175,7 @@ def _register(model: type[ProducingModel]) -> None:
         option_key(model, "replication_version"),
         int,
         0,
-        doc=f"Version up to which {label} is replicated, if the code has it; 0: none.",
+        doc=f"Version up to which {label} is replicated, at most the code's; 0: none.",
     )
     options.register(
         option_key(model, "backfill.paused"),
@@ -188,5 +188,5 @@ def _register(model: type[ProducingModel]) -> None:
             option_key(model, "backfill.target_cells"),
             list,
             [],
-            doc=f"Cells to which the backfill of {label} is limited; empty: every cell of a row.",
+            doc=f"Cells to which the backfill of {label} is limited; empty: all that a row goes to.",
         )
