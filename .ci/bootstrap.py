@@ -1,7 +1,7 @@
-"""Makes a virtual environment from a hashed lock; without it a newcomer installs by hand.
+"""Makes a virtual environment from a hashed lock.
 
-Standard library only: it runs before anything is installed. The second run costs the comparison of
-one stamp.
+It uses the standard library only, because it runs before anything is installed. A second run only
+compares a stamp.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(arguments: list[str]) -> int:
-    """Make the environment `arguments[0]` from the lock `arguments[1]`, if it is not up to date."""
+    """Make an environment from a lock, unless it is up to date.
+
+    The arguments are the environment's folder and the lock, relative to the repository.
+    """
     folder, lock = (ROOT / argument for argument in arguments)
     guard = folder.with_name(f"{folder.name}.lock")
-    # Beside the environment, not in it: two makes at once must not both make the folder.
+    # The lock file is beside the environment, so that two runs at once cannot both make the folder.
     with guard.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         stamp, wanted = folder / "stamp", _fingerprint(folder, lock)
@@ -31,14 +34,14 @@ def main(arguments: list[str]) -> int:
                 _install(folder, lock)
             except subprocess.CalledProcessError as error:
                 command = " ".join(str(part) for part in error.cmd)
-                print(f"setup: this failed with status {error.returncode}: {command}")
+                print(f"setup: command failed with status {error.returncode}: {command}")
                 return 1
             stamp.write_text(wanted)
     return 0
 
 
 def _fingerprint(folder: Path, lock: Path) -> str:
-    # The folder is in it because an environment that was moved or copied does not work.
+    # The folder is included because an environment that was moved or copied does not work.
     facts = hashlib.sha256(f"{folder}\n{sys.version}\n".encode())
     for path in (lock, ROOT / "pyproject.toml", Path(__file__)):
         facts.update(path.read_bytes())
@@ -53,7 +56,7 @@ def _install(folder: Path, lock: Path) -> None:
         _make_environment(folder)
     installer = _find_uv(folder, lock) or [python, "-m", "pip", "install", "--quiet"]
     _run(*installer, "--require-hashes", "-r", lock)
-    # From the lock came the build backend, so nothing unhashed is fetched for the build.
+    # The lock has installed the build backend, so the build fetches nothing without a hash.
     _run(*installer, "--no-deps", "--no-build-isolation", "--editable", ROOT)
 
 
@@ -72,16 +75,19 @@ def _make_environment(folder: Path) -> None:
     )
     if done.returncode == 0:
         return
-    # Debian's python3 without python3-venv makes no environment; uv does.
+    # Debian's python3 cannot make an environment without python3-venv; uv can.
     shutil.rmtree(folder, ignore_errors=True)
     uv = shutil.which("uv")
     if uv is None:
-        sys.exit(f"{done.stdout}\nsetup: no environment made. Install python3-venv, or uv.")
+        sys.exit(f"{done.stdout}\nsetup: cannot make an environment. Install python3-venv or uv.")
     _run(uv, "venv", "--quiet", "--python", base, folder)
 
 
 def _find_uv(folder: Path, lock: Path) -> list[str | Path] | None:
-    """Return uv's install command, ten times faster than pip's, or None where it cannot be had."""
+    """Return uv's install command, or None if uv is not available.
+
+    uv installs ten times faster than pip.
+    """
     python = folder / "bin/python"
     found: str | Path | None = shutil.which("uv")
     if found is None:

@@ -1,6 +1,6 @@
-"""Replicates rows from before a model was replicated: without it only what changes would ever arrive.
+"""Backfills: replicate rows that are older than their model's replication.
 
-Names are loaded at first use: they need Django's apps to be ready.
+Names are loaded at first use because they need Django's apps to be ready.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hybridcloud.backfill.versions import find_replication_version
 
 OUTBOX_BACKFILLS_PER_MINUTE: Final = 10_000
-"""What ``HYBRIDCLOUD["OUTBOX_BACKFILLS_PER_MINUTE"]`` is where it is not set."""
+"""The default of ``HYBRIDCLOUD["OUTBOX_BACKFILLS_PER_MINUTE"]``."""
 
 _HOMES = {
     "BackfillBatch": "batch",

@@ -1,7 +1,7 @@
-"""Walks one batch of a table: without it rows from before a model's replication would never be replicated.
+"""Walks one batch of a table and writes its messages.
 
-A batch's messages and the position behind it are one transaction: where SQL can
-make the messages, one statement.
+The messages of a batch and the position after it are committed together: in one
+statement where SQL can make the messages, else in one transaction.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _EXACT_BELOW: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class BackfillBatch:
-    """What one call did.
+    """What one call of a backfill did.
 
     Attributes:
-        low: the least id that was walked; of no rows, the position.
-        up: the largest id that was walked; of no rows, one less than ``low``.
-        version: the version that is walked.
-        has_more: whether there is more to walk in this version.
-        count: rows that were walked.
-        messages: messages that were written for them.
-        waits_for: writers that must end before the walk can begin; rows they wrote are walked too.
-        lost: whether another process moved the cursor meanwhile, so that nothing was done.
-        cursor: the position behind it.
+        low: the lowest id that was walked; the position if there were no rows.
+        up: the highest id that was walked; one less than ``low`` if there were no rows.
+        version: the version being walked.
+        has_more: whether this version has more to walk.
+        count: how many rows were walked.
+        messages: how many messages were written for them.
+        waits_for: writers that must end before the walk can begin; the rows they wrote are walked too.
+        lost: whether another process moved the cursor in the meantime, so that nothing was done.
+        cursor: the position after the batch.
     """
 
     low: int
@@ -73,7 +73,7 @@ class Walk:
     Attributes:
         model: the producing model.
         alias: the database.
-        tables: whose messages the rate counts, the model's own included.
+        tables: the tables whose messages count towards the rate, the model's own included.
     """
 
     model: type[ProducingModel]
@@ -88,22 +88,22 @@ class Walk:
     def step(
         self, cursor: Cursor, *, target: int, most: int, used: int | None = None
     ) -> BackfillBatch | None:
-        """Walk the next rows, or do what comes before: begin a version, wait for its fence.
+        """Walk the next rows, or first begin the version and wait for its fence.
 
         Args:
             cursor: the position as it was read.
             target: the version to reach.
-            most: rows to walk at most.
-            used: messages of the last minute as they were read; where others
-                have written more since, nothing is done. None: no rate.
+            most: how many rows to walk at most.
+            used: messages of the last minute as they were read; nothing is done
+                if others have written more since. None: no rate applies.
 
         Returns:
-            None where the target is reached.
+            What was done; None if the target is reached already.
         """
         if cursor.version > target:
             return None
         if cursor.version < target:
-            # The next version, or half of one that nobody wants any more.
+            # The next version, or a half-walked one that is no longer wanted.
             again = cursors.begin_again(self.alias, cursor, target)
             if again is None:
                 return self._lost(cursor)
@@ -134,10 +134,11 @@ class Walk:
         )
 
     def _begin(self, cursor: Cursor) -> Cursor | BackfillBatch:
-        """Take one fence, and once it is open say how far the walk goes: to what there is then.
+        """Take the fence, and once it is open note how far the walk goes.
 
-        What commits later was written by code that knows the model's category,
-        and has written a message of its own.
+        The walk ends at the newest row there is when the fence opens. What commits
+        later was written by code that knows the model's category, and has written
+        a message of its own.
         """
         connection, table = connections[self.alias], self.model._meta.db_table
         held: Cursor | None = cursor
@@ -184,9 +185,9 @@ class Walk:
     def _by_python(self, cursor: Cursor, *, most: int, used: int | None) -> Any:
         """Do the same with instances, for messages that Python makes.
 
-        A payload is read here and delivered later: the rows are locked, so that
-        none is written behind a newer one. Who holds one of them for long makes
-        batches small, rather than have the others of a batch wait with it.
+        A payload is read here and delivered later, so the rows are locked: no
+        payload may be written after a newer one. A transaction that holds a row for
+        long makes batches small, so that other rows do not wait with it.
         """
         for timeout, size in (("250ms", most), ("250ms", max(1, most // 20)), ("1s", 1)):
             try:
@@ -212,7 +213,7 @@ class Walk:
                 rows = rows.select_for_update(no_key=True, of=("self",))
             instances = list(rows.order_by("pk")[:most])
             if self._reads_rows and in_outer_block:
-                # Else it would hold for the rest of the caller's transaction.
+                # Otherwise it would apply to the rest of the caller's transaction.
                 sql.execute("SET LOCAL lock_timeout TO DEFAULT")
             params |= {
                 "row_count": len(instances),
@@ -242,7 +243,7 @@ class Walk:
 
     @property
     def _reads_rows(self) -> bool:
-        """Whether messages hold something of the row but its ids."""
+        """Whether messages hold anything of the row besides its ids."""
         return not (
             self.model.has_default_messages() and uses_default(self.model, "payload_for_update")
         )
@@ -261,7 +262,7 @@ class Walk:
         }
 
     def _expected(self) -> int:
-        """Return how many rows there are, roughly where a count would take long."""
+        """Return how many rows there are; an estimate if counting takes long."""
         table = connections[self.alias].ops.quote_name(self.model._meta.db_table)
         with connections[self.alias].cursor() as sql:
             sql.execute(statements.ESTIMATE, {"table": table})

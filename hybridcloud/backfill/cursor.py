@@ -1,9 +1,9 @@
-"""Keeps each backfill's position: without it a crash, or a flushed redis, would lose rows or begin a table again.
+"""Keeps each backfill's position in the database, and shows it in Redis.
 
-The database decides. Its copy is committed with the messages of each batch, and
-redis (``outbox_backfill.<table>``, JSON ``[lower_bound_id, version]``) shows it
-to whoever looks: what is there is never believed, and is set right when it is
-read or when the next batch has been written.
+The database decides: its position is committed with the messages of each batch.
+Redis (``outbox_backfill.<table>``, JSON ``[lower_bound_id, version]``) holds a
+copy for people to look at. The copy is never trusted; it is corrected when the
+position is read and after each batch.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MUTE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A backfill's position as the database had it; see `BackfillCursor` for what is what.
+    """A backfill's position as read from the database; see `BackfillCursor`.
 
     Attributes:
-        used: messages that it wrote in the last minute.
+        used: messages that the backfill wrote in the last minute.
     """
 
     table: str
@@ -56,16 +56,17 @@ class Cursor:
 
     @classmethod
     def of_row(cls, row: Any) -> Cursor:
-        """Make it of the columns of a statement."""
+        """Build it from the columns of a statement."""
         values: list[Any] = list(row)
         values[5] = None if row[5] is None else tuple(json.loads(row[5]))
         return cls(*values)
 
 
 def get_processing_state(table_name: str) -> tuple[int, int]:
-    """Return ``(lower_bound_id, version)`` of a table's backfill; ``(0, 1)`` is made on first read.
+    """Return ``(lower_bound_id, version)`` of a table's backfill.
 
-    ``(last + 1, target)``: under way; ``(0, target + 1)``: done.
+    ``(0, 1)``: never run, created by the first read; ``(last + 1, target)``: under
+    way; ``(0, target + 1)``: done.
 
     Raises:
         LookupError: no producing model has the table.
@@ -78,12 +79,14 @@ def get_processing_state(table_name: str) -> tuple[int, int]:
 
 
 def set_processing_state(table_name: str, value: int, version: int) -> None:
-    """Put a table's backfill at a position, in the database and in redis, whatever it was doing.
+    """Set the position of a table's backfill, in the database and in Redis.
+
+    It is set whatever state the backfill is in.
 
     Args:
         table_name: the table.
-        value: the least id that is not walked yet; 0: from the least id on.
-        version: the version that is to be walked.
+        value: the lowest id that is not walked yet; 0: from the lowest id on.
+        version: the version to walk.
 
     Raises:
         LookupError: no producing model has the table.
@@ -100,7 +103,7 @@ def set_processing_state(table_name: str, value: int, version: int) -> None:
 
 
 def read(alias: str, table: str) -> Cursor:
-    """Return a table's cursor, made if it is not there."""
+    """Return a table's cursor, created if it does not exist."""
     found = read_all(alias, [table])
     if not found:
         model = apps.get_model("hybridcloud", "BackfillCursor")
@@ -110,31 +113,39 @@ def read(alias: str, table: str) -> Cursor:
 
 
 def read_all(alias: str, tables: Collection[str]) -> Mapping[str, Cursor]:
-    """Return the cursors of these tables, of those that have one."""
+    """Return the cursors of those of these tables that have one."""
     with connections[alias].cursor() as sql:
         sql.execute(statements.READ, [list(tables)])
         return {row[0]: Cursor.of_row(row) for row in sql.fetchall()}
 
 
 def begin_again(alias: str, cursor: Cursor, version: int) -> Cursor | None:
-    """Put a cursor at the beginning of a higher version; None where somebody else moved it."""
+    """Start a higher version; None if another process moved the cursor."""
     return _move(alias, cursor, low_bound=0, version=version, started=False, **_nothing_walked())
 
 
 def hold_at(alias: str, cursor: Cursor, writers: Collection[str]) -> Cursor | None:
-    """Keep the fence of a walk that is to begin; None where somebody else moved the cursor."""
+    """Store a coming walk's fence; None if another process moved the cursor."""
     return _move(alias, cursor, writers=list(writers))
 
 
 def let_go(alias: str, cursor: Cursor, *, upto: int, expected: int) -> Cursor | None:
-    """Note that the fence is open and how far the walk goes; None where somebody else moved it."""
+    """Note that the fence is open and how far the walk goes.
+
+    Returns:
+        The cursor; None if another process moved it.
+    """
     walked = {} if cursor.started else {"row_count": 0, "message_count": 0}
     more = {"rows_expected": expected, "began_at": _clock(), "done_at": None}
     return _move(alias, cursor, upto=upto, **more, **walked)
 
 
 def finish(alias: str, cursor: Cursor) -> Cursor | None:
-    """Mark a version as done without a row; None where somebody else moved the cursor."""
+    """Mark a version as done without walking a row.
+
+    Returns:
+        The cursor; None if another process moved it.
+    """
     return _move(
         alias,
         cursor,
@@ -146,7 +157,10 @@ def finish(alias: str, cursor: Cursor) -> Cursor | None:
 
 
 def show(cursor: Cursor) -> None:
-    """Show a position in redis, where there is one; the database decides, so a failure is no harm."""
+    """Copy a position to Redis, if there is one.
+
+    A failure does no harm, because the database decides.
+    """
     global _muted_until  # noqa: PLW0603 - one redis, one mute
     client = redis_client()
     if client is None or monotonic() < _muted_until:
@@ -154,13 +168,13 @@ def show(cursor: Cursor) -> None:
     try:
         client.set(redis_key(cursor.table), json.dumps([cursor.low_bound, cursor.version]))
     except RedisError as exc:
-        # A redis that hangs would cost its timeout at every batch.
+        # A Redis that hangs would cost its timeout in every batch.
         _muted_until = monotonic() + _MUTE_S
-        _LOG.warning("Position of %s is not shown in redis: %s", cursor.table, exc)
+        _LOG.warning("Position of %s is not shown in Redis: %s", cursor.table, exc)
 
 
 def redis_key(table: str) -> str:
-    """Return the key under which redis shows a table's position."""
+    """Return the Redis key that shows a table's position."""
     return f"outbox_backfill.{table}"
 
 

@@ -1,4 +1,4 @@
-"""The durable copy of each backfill's position: without it a flushed redis would begin every table again."""
+"""The table that holds each backfill's position."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from silos.limits import all_silo_model
 
 @all_silo_model
 class BackfillCursor(models.Model):
-    """How far the backfill of a table has come, in the database of the table itself.
+    """How far the backfill of a table has come.
 
-    Written in the transaction of the messages that it counts. The pair
-    (``low_bound``, ``version``) is what redis shows; the rest says how to go on.
+    It lives in the database of the table, and is written in the transaction of the
+    messages that it counts. Redis shows the pair (``low_bound``, ``version``); the
+    other columns say how to go on.
 
     Attributes:
-        table: the table that is walked.
-        low_bound: the least id that is not walked yet.
-        version: the version that is being walked, or would be the next.
-        started: whether ``low_bound`` counts; if not, the walk begins at the least id.
+        table: the table being walked.
+        low_bound: the lowest id that is not walked yet.
+        version: the version being walked, or the next one to walk.
+        started: whether ``low_bound`` counts; if not, the walk begins at the lowest id.
         upto: the last id of the walk; NULL until its fence is open.
-        writers: the fence: who was writing when the walk was to begin; NULL: not taken.
+        writers: the fence: the transactions that were writing when the walk was due to begin;
+            NULL: not taken.
         row_count: rows walked in this version.
         message_count: messages written in this version.
-        rows_expected: rows that the walk was expected to have when it began.
-        recent: messages by second (of the database's clock) of the last minute; the rate.
+        rows_expected: how many rows the walk was expected to have when it began.
+        recent: messages of the last minute, by second of the database's clock; the rate.
         began_at: when the walk began.
         done_at: when the last walk ended; NULL while one is under way.
     """

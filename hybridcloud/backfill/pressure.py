@@ -1,4 +1,4 @@
-"""Measures what a backfill must leave room for: without it old rows would hold up today's changes."""
+"""Measures the live traffic that a backfill must leave room for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from silos import SiloMode
 
 _MOST_SHARDS: Final = 1000
-# Neither is waited for by a drainer: what is dead or unknown, nor what is not due.
+# Dead and unknown messages, and those that are not due, are left out: no drainer will handle them.
 _WAITING: Final = """
 SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} LIMIT %(most)s) t)
      + (SELECT count(*) FROM (SELECT 1 FROM {parked} p WHERE p.reason = 'held' OR (p.reason = 'delayed'
@@ -28,15 +28,20 @@ SELECT coalesce(max(extract(epoch FROM clock_timestamp() - o.due)), 0)::float8
 
 
 def count_waiting(mode: SiloMode, *, most: int) -> int:
-    """Return how many messages wait in a silo's outboxes, held ones too, counted up to a bound."""
+    """Return how many messages wait in a silo's outboxes, held ones included.
+
+    Args:
+        mode: the silo.
+        most: the bound up to which each table is counted.
+    """
     return sum(_count(outbox, most) for outbox in outbox_models(mode))
 
 
 def measure_lag(mode: SiloMode) -> float:
-    """Return for how many seconds the oldest message that could be handled now has been waiting.
+    """Return how many seconds the oldest message that could run has waited.
 
-    Shards in backoff, switched off, or of a cell that is down are left out: what
-    waits there does not wait for room.
+    Shards that are in backoff, switched off, or of a cell that is down are left
+    out: their messages do not wait for capacity.
     """
     return max((_lag(outbox) for outbox in outbox_models(mode)), default=0.0)
 

@@ -1,4 +1,4 @@
-"""Runs backfills in shares that leave room for live traffic: without it one table would take a minute's whole budget.
+"""Runs backfills in shares that leave room for live traffic.
 
 ::
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("hybridcloud.backfill")
 BUDGET_S: Final = 1.0
-"""Seconds after which a tick's call begins no further batch: ticks come every 2 s."""
+"""Seconds after which a tick's call starts no further batch: ticks come every 2 s."""
 FENCE_POLL_S: Final = 0.05
 _MOST_LOST: Final = 3
 
@@ -54,10 +54,11 @@ def process_outbox_backfill_batch(
     batch_size: int,
     force_synchronous: bool = False,  # noqa: FBT001, FBT002 - the reference's signature
 ) -> BackfillBatch | None:
-    """Write the messages of the next rows of a model, and move its position behind them.
+    """Write the messages of a model's next rows, and advance its position.
 
-    A walk begins once those who were writing when it was asked for are done; until
-    then nothing is walked, ``waits_for`` names them, and the next call goes on.
+    A walk begins once the transactions that were writing when it was requested have
+    ended. Until then nothing is walked, ``waits_for`` names them, and the next call
+    goes on.
 
     Args:
         model: the producing model.
@@ -65,10 +66,10 @@ def process_outbox_backfill_batch(
         force_synchronous: go by the code's version, whatever the options say.
 
     Returns:
-        What was done; None where there is nothing to do, or the model produces no messages.
+        What was done; None if there is nothing to do, or the model produces no messages.
 
     Raises:
-        ConfigurationError: the model's primary key is no integer.
+        ConfigurationError: the model's primary key is not an integer.
         ValueError: the batch size is not positive.
     """
     if batch_size <= 0:
@@ -93,17 +94,17 @@ def backfill_outboxes_for(
     max_batch_rate: int | None = None,
     force_synchronous: bool = False,  # noqa: FBT001, FBT002 - the reference's signature
 ) -> bool:
-    """Go on with the backfills of a silo, as far as there is room for them.
+    """Continue the backfills of a silo, as far as there is room for them.
 
     Args:
-        silo_mode: the control silo, or the current cell; of a monolith all that it has.
+        silo_mode: the control silo, or the current cell; MONOLITH: all silos of the process.
         scheduled_count: messages that are known to wait; more may be measured.
-        max_batch_rate: messages to write in a minute at most; None: the option, else the setting.
-        force_synchronous: heed no option, no rate and no lag, and write up to
+        max_batch_rate: messages to write per minute at most; None: the option, else the setting.
+        force_synchronous: ignore options, rate and lag, and write up to
             ``max_batch_rate`` rows of each model now. For upgrades.
 
     Returns:
-        Whether anything was written; forced, whether there was anything to do.
+        Whether anything was written; if forced, whether there was anything to do.
     """
     current = get_current_silo()
     if silo_mode is SiloMode.MONOLITH:
@@ -126,7 +127,7 @@ def backfill_outboxes_for(
 
 
 def go_on_with(model: type[ProducingModel]) -> bool:
-    """Go on with one model in the current silo, by its options, the rate and the lag.
+    """Continue one model in the current silo, by its options, rate and lag.
 
     Returns:
         Whether anything was written.
@@ -155,23 +156,23 @@ def _force(mode: SiloMode, *, most: int) -> bool:
                 break
             cursor, left = batch.cursor, left - batch.count
     if waits and not worked:
-        # The caller comes back until there is nothing to do: not at once.
+        # The caller repeats the call until there is nothing to do, so it must not spin.
         sleep(FENCE_POLL_S)
     return worked or waits
 
 
 @dataclass(slots=True)
 class _Share:
-    """One tick's share of the minute, and who gets how much of it.
+    """One tick's share of the minute's messages, divided among models.
 
     Attributes:
         mode: the silo.
         scheduled_count: messages that are known to wait.
-        max_batch_rate: messages a minute; None: the option, else the setting.
-        only: the one model to go on with; None: all of the silo.
-        rate: messages a minute, whichever said so.
+        max_batch_rate: messages per minute; None: the option, else the setting.
+        only: the one model to continue; None: all models of the silo.
+        rate: the messages per minute that apply.
         room: messages that may still be written.
-        used: messages of the last minute, as far as it is known here.
+        used: messages of the last minute, as far as known here.
         cursors: the positions as they were read.
     """
 
@@ -185,7 +186,7 @@ class _Share:
     cursors: Mapping[str, Cursor] = field(default_factory=dict)
 
     def run(self) -> bool:
-        """Give every model with work its share in turn; say whether anything was written."""
+        """Walk each model's share; return whether anything was written."""
         worked, deadline = False, monotonic() + BUDGET_S
         for _ in range(_MOST_LOST):
             todo = self._measure()
@@ -207,7 +208,10 @@ class _Share:
         return worked
 
     def _measure(self) -> list[type[ProducingModel]]:
-        """Return the models with work, those that waited longest first, and see how much room there is."""
+        """Measure how much room there is; return the models with work.
+
+        The model that has waited longest comes first.
+        """
         todo = {
             model._meta.db_table: model
             for model in ([self.only] if self.only else models_of(self.mode))
@@ -233,7 +237,7 @@ class _Share:
         return sorted(found, key=lambda model: self.cursors[model._meta.db_table].updated_at)
 
     def _one(self, model: type[ProducingModel], share: int) -> BackfillBatch | None:
-        """Walk a model's share of rows; None where it is done with for now."""
+        """Walk a model's share of rows; None if it is finished for now."""
         table = model._meta.db_table
         fan_out = _most_messages_a_row(model)
         if self.room < min(fan_out, self.rate):

@@ -1,7 +1,8 @@
-"""The SQL of backfills: without it a batch's messages and its position would be two round trips, and could part.
+"""The SQL of backfills.
 
-Times are the database's. `GO` gates a batch by compare-and-set, `ADVANCE` moves
-the position behind it, `BATCH` is both around one INSERT.
+Times are the database's. `GO` admits a batch by compare-and-set, `ADVANCE` moves
+the position past the batch, and `_BATCH` is both around one INSERT, so that the
+messages and the position cannot diverge.
 """
 # ruff: noqa: S608 - names come from models, values are parameters
 
@@ -16,9 +17,9 @@ _USED: Final = f"""(SELECT coalesce(sum(r.value::bigint), 0)::bigint
 COLUMNS: Final = f"""c."table", c.low_bound, c.version, c.started, c.upto, c.writers::text,
     c.row_count, c.message_count, c.rows_expected, {_USED}, c.began_at, c.done_at, c.updated_at"""
 READ: Final = f'SELECT {COLUMNS} FROM hybridcloud_backfillcursor c WHERE c."table" = ANY(%s)'
-# Compare-and-set: nobody else moved this cursor, nor wrote messages that a rate must count, since
-# they were read. Cursors are locked in the order of their names, so batches wait for one another
-# and never in a circle.
+# Compare-and-set: since this cursor was read, no other process has moved it or written messages that
+# the rate must count. Cursors are locked in the order of their names, so batches wait for each other
+# but never deadlock.
 GO: Final = f"""locked AS MATERIALIZED (
     SELECT * FROM hybridcloud_backfillcursor c WHERE c."table" = ANY(%(tables)s)
      ORDER BY c."table" FOR UPDATE
@@ -57,7 +58,7 @@ _ADVANCE_BY_BATCH: Final = _ADVANCE.replace("{gate}", "EXISTS (SELECT 1 FROM go)
     """count(*) AS row_count, count(*) AS message_count, min(object_identifier) AS low,
        max(object_identifier) AS up FROM batch""",
 )
-# The index of the primary key gives the rows; ids of messages are drawn in the rows' order.
+# The rows come from the primary key's index; message ids are drawn in the order of the rows.
 _BATCH: Final = f"""WITH {GO}, batch AS MATERIALIZED (
     SELECT t.{{pk}} AS object_identifier, t.{{shard}} AS shard_identifier FROM {{table}} t
      WHERE t.{{pk}} BETWEEN %(from)s::bigint AND %(upto)s::bigint AND EXISTS (SELECT 1 FROM go)
@@ -69,14 +70,14 @@ _BATCH: Final = f"""WITH {GO}, batch AS MATERIALIZED (
       FROM batch ORDER BY object_identifier
 ), advanced AS ({{advance}})
 SELECT * FROM advanced"""
-# A guess where a count would take long; the estimate of a new table is -1.
+# An estimate, for tables that take long to count; that of a new table is -1.
 ESTIMATE: Final = """SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM pg_class c
  WHERE c.oid = %(table)s::regclass
     OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s::regclass) WHERE isleaf)"""
 
 
 def batch(*, table: str, pk: str, shard: str, outbox: str) -> str:
-    """Return the statement that is a whole batch; all names are quoted."""
+    """Return the statement of a whole batch; all names are quoted."""
     words = {"table": table, "pk": pk, "shard": shard, "outbox": outbox}
     text = _BATCH.replace("{advance}", _ADVANCE_BY_BATCH)
     for word, name in words.items():
@@ -85,5 +86,5 @@ def batch(*, table: str, pk: str, shard: str, outbox: str) -> str:
 
 
 def count_up_to(table: str, most: int) -> str:
-    """Return the statement that counts a table's rows up to a bound; the name is quoted."""
+    """Return the statement that counts rows up to a bound; the name is quoted."""
     return f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {most}) t"

@@ -1,4 +1,4 @@
-"""Says how far each backfill is: without it an operator would read raw positions out of redis."""
+"""Reports how far each backfill has come."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class BackfillStatus:
     """Where the backfill of one model stands in one silo.
 
     Attributes:
-        model: its label.
-        table: its table.
-        state: ``off`` (there would be something, and the option does not ask for it), ``done``,
-            ``due`` (not begun), ``fenced`` (waits for writers who were there before it),
-            ``walking``, ``paused`` or ``stopped`` (the option was lowered in the middle).
-        version: the version that is walked, or would be the next.
-        target: the version to reach: the lesser of option and code.
-        code_version: the code's.
-        low_bound: the least id that is not walked yet.
+        model: the model's label.
+        table: the model's table.
+        state: ``off`` (there is something to walk, but the option does not request it), ``done``,
+            ``due`` (not begun), ``fenced`` (waits for writers that began before it),
+            ``walking``, ``paused`` or ``stopped`` (the option was lowered during the walk).
+        version: the version being walked, or the next one to walk.
+        target: the version to reach: the lower of option and code.
+        code_version: the version in the code.
+        low_bound: the lowest id that is not walked yet.
         upto: the last id of the walk, once it is known.
-        rows: rows walked in this version; done: in the last one.
-        rows_expected: rows that the walk was expected to have, roughly.
+        rows: rows walked in this version; if done, in the last one.
+        rows_expected: roughly how many rows the walk was expected to have.
         messages: messages written for them.
-        progress_by_id: share of the span of ids that is walked, from 0 to 1.
+        progress_by_id: share of the id range that is walked, from 0 to 1.
         progress_by_rows: share of the expected rows that is walked.
-        messages_per_minute: written in the last minute.
-        eta_s: seconds to the end at the present rate; None where nothing moves.
+        messages_per_minute: messages written in the last minute.
+        eta_s: seconds to the end at the present rate; None if nothing moves.
     """
 
     model: str
@@ -97,7 +97,7 @@ def _state(model: type[ProducingModel], cursor: Cursor, target: int) -> State:
     if cursor.version > target:
         if begun:
             return "stopped"
-        # An upgrade walks whatever the options say.
+        # An upgrade walks regardless of the options, so a walk may be done with the option at 0.
         return "done" if target >= 1 or cursor.version > model.replication_version else "off"
     if is_paused(model):
         return "paused"

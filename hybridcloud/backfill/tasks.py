@@ -1,4 +1,4 @@
-"""Lets each scheduler tick go on with backfills: without it a raised option would start nothing."""
+"""Continues backfills at each scheduler tick."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from silos import SiloMode
 
 
 def go_on(silo_mode: str, scheduled_count: int) -> bool:
-    """Go on with the backfills of a silo after a tick's fan-out.
+    """Continue the backfills of a silo after a tick's fan-out.
 
     Args:
         silo_mode: the name of the silo's mode.
-        scheduled_count: shards that the tick found due, in each of which something waits.
+        scheduled_count: how many shards the tick found due; at least one message waits in each.
 
     Returns:
         Whether anything was written.
@@ -23,7 +23,10 @@ def go_on(silo_mode: str, scheduled_count: int) -> bool:
 
 
 def connect() -> None:
-    """Register the options, hook into the ticks, and listen to upgrades; called once apps are ready."""
+    """Register the options, join the ticks and listen for upgrades.
+
+    Called once the apps are ready.
+    """
     register_options()
     backfill_outboxes.fill(go_on)
     post_upgrade.connect(

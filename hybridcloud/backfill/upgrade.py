@@ -1,7 +1,7 @@
-"""Brings a silo up to the code after an upgrade: without it a small installation would need somebody to watch options.
+"""Replicates and drains every silo of the process after an upgrade.
 
-Safe to interrupt and to repeat: what is done is committed with its position,
-and doing it again finds nothing to do.
+Safe to interrupt and to repeat: finished work is committed with its position,
+and a second run finds nothing to do.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.write.mixins import ProducingModel
 
 post_upgrade = Signal()
-"""Sent when code and schema are new: every silo of this process is then replicated and drained.
+"""Sent after code and schema are upgraded, to replicate and drain every silo here.
 
-Receivers get ``say``, a function that takes a line for the person who upgrades.
+Receivers get ``say``, a function that takes a line to show to the person upgrading.
 """
 FENCE_WAIT_S: Final = 60.0
 DRAIN_BUDGET_S: Final = 3600.0
@@ -55,10 +55,10 @@ class SiloSummary:
         rows: rows that were walked.
         messages: messages that were written for them.
         unfinished: models whose walk could not begin or end, each with the reason.
-        skipped: models that cannot be walked and never asked to be, each with the reason.
+        skipped: models that cannot be walked and never requested it, each with the reason.
         pending: messages in the outboxes.
         held: messages behind a failure or a switch.
-        delayed: messages that are to come later.
+        delayed: messages scheduled for later.
         unknown: messages that no running code handles.
         dead: dead letters.
         failing: shards, categories and objects in backoff.
@@ -78,7 +78,10 @@ class SiloSummary:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether every row was walked, and nothing waits; what people must decide on is not counted."""
+        """Whether every row was walked and nothing waits.
+
+        Messages that people must decide on (unknown ones, dead letters) do not count.
+        """
         return not (self.unfinished or self.pending or self.held or self.delayed)
 
 
@@ -88,17 +91,17 @@ def catch_up(
     fence_wait_s: float = FENCE_WAIT_S,
     drain_budget_s: float = DRAIN_BUDGET_S,
 ) -> list[SiloSummary]:
-    """Replicate every silo of this process up to the code's versions, and drain it.
+    """Replicate every silo here up to the code's versions, and drain it.
 
-    Options, rates and lag are not heeded.
+    Options, rates and lag are ignored.
 
     Args:
-        say: is given a line about each step.
-        fence_wait_s: how long a walk waits at most for those who were writing before it.
-        drain_budget_s: how long to drain at most.
+        say: called with a line about each step.
+        fence_wait_s: seconds that a walk waits at most for writers that began before it.
+        drain_budget_s: seconds to drain at most.
 
     Returns:
-        What was done and what is left, of each silo.
+        What was done and what is left, for each silo.
     """
     found = []
     for here in silos_here():
@@ -109,14 +112,14 @@ def catch_up(
             found.append(summary)
     deadline = monotonic() + drain_budget_s
     say("Draining the outboxes")
-    # What one silo's handlers did may have made messages in another.
+    # The handlers of one silo may have written messages in another.
     while sum(map(_drain, silos_here())) and monotonic() < deadline:
         pass
     return [_counted(here, summary) for here, summary in zip(silos_here(), found, strict=True)]
 
 
 def silos_here() -> list[CurrentSilo]:
-    """Return the silos of this process: its own, or in a monolith control and each cell."""
+    """Return this process's silo; in a monolith, control and each cell."""
     here = get_process_silo()
     if here.mode is not SiloMode.MONOLITH:
         return [here]
@@ -127,7 +130,7 @@ def silos_here() -> list[CurrentSilo]:
 def run_outbox_replications_for_self_hosted(
     *, say: Callable[[str], None] | None = None, **_: Any
 ) -> list[SiloSummary]:
-    """Do `catch_up` when ``post_upgrade`` is sent."""
+    """Run `catch_up` when ``post_upgrade`` is sent."""
     return catch_up(say=say or (lambda _: None))
 
 
@@ -154,7 +157,7 @@ def _replicate(
         if batch.waits_for and monotonic() > deadline:
             reason = (
                 f"{label}: {len(batch.waits_for)} transactions that write to its table have been "
-                f"open since before the walk. End them, and run this again."
+                f"open since before the walk. End them, then run this again."
             )
             return _with(summary, rows, messages, unfinished=(*summary.unfinished, reason))
         if batch.waits_for or batch.lost:

@@ -1,7 +1,7 @@
-"""Says which version of a model is to be replicated: without it a deploy would start its backfill by itself.
+"""Determines up to which version a model is to be replicated.
 
-The code says which version there is, an option how far to go: a version runs
-once both have reached it.
+The code says which version exists, an option says how far to go: a version is
+walked once both have reached it, so a deployment alone starts no backfill.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ options.register(
     PER_MINUTE,
     int,
     None,
-    doc="Messages that backfills write at most in a minute; unset: the setting OUTBOX_BACKFILLS_PER_MINUTE.",
+    doc="Messages that backfills write per minute at most; unset: the setting OUTBOX_BACKFILLS_PER_MINUTE.",
 )
 options.register(
     MAX_LAG,
     float,
     60.0,
-    doc="Seconds that the oldest message that could be handled may wait; above, backfills wait.",
+    doc="Seconds: backfills pause while the oldest message that could be handled has waited longer.",
 )
 
 
 def _installed_models() -> list[type[ProducingModel]]:
-    """Return the producing models of installed apps; one of another app registry has no table here."""
+    """Return the producing models of installed apps.
+
+    A model of another app registry has no table here.
+    """
     return [model for model in producing_models() if model._meta.apps is apps]
 
 
 def register_options() -> None:
-    """Register the options of every producing model; called once the apps are ready."""
+    """Register the options of every producing model, once the apps are ready."""
     for model in _installed_models():
         _register(model)
 
@@ -66,7 +69,7 @@ def find_replication_version(
         force_synchronous: go by the code alone, whatever the option says.
 
     Returns:
-        The lesser of the option and the code's ``replication_version``.
+        The lower of the option and the code's ``replication_version``.
     """
     if force_synchronous:
         return model.replication_version
@@ -75,26 +78,29 @@ def find_replication_version(
 
 
 def is_paused(model: type[ProducingModel]) -> bool:
-    """Say whether an option stops the model's backfill, or all of its silo."""
+    """Return whether an option stops the model's backfill, or all of its silo."""
     with in_silo_of(model):
         return bool(options.get(PAUSED)) or bool(_option(model, "backfill.paused"))
 
 
 def find_target_cells(model: type[ProducingModel]) -> frozenset[str] | None:
-    """Return the cells to which a control model's backfill is limited; None: to none in particular."""
+    """Return the cells to which a control model's backfill is limited.
+
+    None: it is not limited.
+    """
     if model.silo_mode is not SiloMode.CONTROL:
         return None
     return frozenset(_option(model, "backfill.target_cells")) or None
 
 
 def rate_per_minute() -> int:
-    """Return how many messages the backfills of the current silo may write in a minute."""
+    """Return how many messages per minute this silo's backfills may write."""
     given = options.get(PER_MINUTE)
     return settings().outbox_backfills_per_minute if given is None else max(0, given)
 
 
 def models_of(mode: SiloMode) -> list[type[ProducingModel]]:
-    """Return the producing models of the control silo or of cells; of a monolith, all."""
+    """Return the producing models of control or of cells; MONOLITH: all."""
     return [
         model
         for model in _installed_models()
@@ -103,37 +109,42 @@ def models_of(mode: SiloMode) -> list[type[ProducingModel]]:
 
 
 def find_model(name: str) -> type[ProducingModel]:
-    """Return the producing model of a label or a table.
+    """Return the producing model with a label or a table name.
 
     Raises:
-        LookupError: there is none; the message names those there are.
+        LookupError: there is none; the message names those that exist.
     """
     for model in _installed_models():
         if name.lower() in (model._meta.label_lower, model._meta.db_table.lower()):
             return model
     known = ", ".join(sorted(model._meta.label for model in _installed_models()))
-    raise LookupError(f"No producing model or table {name!r} in this process. There are: {known}.")
+    raise LookupError(
+        f"No producing model or table {name!r} in this process. Known models: {known}."
+    )
 
 
 def require_integer_ids(model: type[ProducingModel]) -> None:
     """Refuse a model that cannot be walked by id.
 
     Raises:
-        ConfigurationError: its primary key is no integer column.
+        ConfigurationError: its primary key is not an integer column.
     """
     key: Any = model._meta.pk
     while isinstance(key, models.ForeignKey):
         key = key.target_field
     if not isinstance(key, models.IntegerField):
         raise ConfigurationError(
-            f"No integer primary key: {model._meta.label}.{key.name} is a {type(key).__name__}, and a "
-            f"backfill walks a table by its ids. Save its rows in a program of your own, or give it "
-            f"an integer primary key."
+            f"No integer primary key: {model._meta.label}.{key.name} is a {type(key).__name__}, but a "
+            f"backfill walks a table by its ids. Save its rows in a script of your own, or give the "
+            f"model an integer primary key."
         )
 
 
 def in_silo_of(model: type[ProducingModel]) -> AbstractContextManager[object]:
-    """Enter the silo of a model where the process is a monolith; else the current one is it, or none."""
+    """Enter the model's silo if the process is a monolith.
+
+    Otherwise the current silo is the model's, or the process does not have it.
+    """
     current = get_current_silo()
     if current.mode is not SiloMode.MONOLITH:
         return nullcontext()
@@ -141,7 +152,10 @@ def in_silo_of(model: type[ProducingModel]) -> AbstractContextManager[object]:
 
 
 def option_key(model: type[models.Model], name: str) -> str:
-    """Return the key of a model's option, such as ``outbox_replication.acme_user.backfill.paused``."""
+    """Return the key of a model's option.
+
+    For example ``outbox_replication.acme_user.backfill.paused``.
+    """
     return f"outbox_replication.{model._meta.db_table}.{name}"
 
 
@@ -161,7 +175,7 @@ def _register(model: type[ProducingModel]) -> None:
         option_key(model, "replication_version"),
         int,
         0,
-        doc=f"Version up to which {label} is replicated, as far as the code goes; 0: none.",
+        doc=f"Version up to which {label} is replicated, at most the code's; 0: none.",
     )
     options.register(
         option_key(model, "backfill.paused"),

@@ -1,4 +1,4 @@
-"""Tools for testing code that uses hybridcloud; without it users test against the engine's insides.
+"""Tools for testing code that uses hybridcloud.
 
 Names are loaded at first use, so that the pytest plugin of this package costs
 nothing where Django is not set up yet.

@@ -1,4 +1,4 @@
-"""Carries deletions over foreign keys in a test: without it a test would need beat, and luck."""
+"""Carries deletions over foreign keys between silos in a test."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _MOST_BATCHES: Final = 100
 
 
 def run_cascades(*cells: str) -> None:
-    """Do all batches of all keys, in control and in these cells; default: in every cell.
+    """Run the cascades of all keys to their end, in control and in cells.
 
-    Wrap it in `outbox_runner()`: what it deletes writes messages.
+    Wrap it in `outbox_runner()`, because its deletions write messages.
+
+    Args:
+        cells: the names of the cells; default: every cell.
 
     Raises:
-        AssertionError: a key does not come to an end.
+        AssertionError: the cascade over a key does not end.
     """
     with assume_silo(SiloMode.CONTROL):
         _run(SiloMode.CONTROL)
@@ -35,6 +38,4 @@ def _run(mode: SiloMode) -> None:
             if not process_hybrid_cloud_foreign_key_cascade_batch(key):
                 break
         else:
-            raise AssertionError(
-                f"No end of the cascade over {key.model.__name__}.{key.field.name}."
-            )
+            raise AssertionError(f"Endless cascade over {key.model.__name__}.{key.field.name}.")

@@ -1,4 +1,4 @@
-"""Pins runtime options for a test; without it an option set by one test would linger in the caches of the next."""
+"""Pins runtime options for a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def override_options(values: Mapping[str, Any]) -> Iterator[None]:
-    """Pin runtime options inside the block or the decorated function, in every silo.
+    """Pin runtime options in every silo, for a block or a decorated function.
 
         with override_options({"hybridcloud.disabled_shards": [{"scope": 0, "identifier": 42}]}):
             ...
@@ -25,7 +25,7 @@ def override_options(values: Mapping[str, Any]) -> Iterator[None]:
         values: values by option; those of an enclosing block stay in force.
 
     Raises:
-        UnknownOptionError: nobody registered such an option.
+        UnknownOptionError: an option is not registered.
     """
     current = getattr(settings, "HYBRIDCLOUD", {})
     pinned = {**current.get("OPTIONS", {}), **values}

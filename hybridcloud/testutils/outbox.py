@@ -1,4 +1,4 @@
-"""Drains and inspects the outboxes of all silos in a test; without it each test would need workers and luck."""
+"""Drains and inspects the outboxes of all silos in a test."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MOST_ROUNDS: Final = 10
 
 
 class OutboxRunner:
-    """What `outbox_runner` gives: a context manager, and a decorator of functions."""
+    """What `outbox_runner` returns: a context manager and decorator."""
 
     def __init__(self, *, include_delayed: bool = False) -> None:
         self._include_delayed = include_delayed
@@ -68,7 +68,10 @@ class OutboxRunner:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Drain, unless the block failed; flushes stay off meanwhile, for what handlers write."""
+        """Drain, unless the block failed.
+
+        Flushes stay off until the end, for what handlers write.
+        """
         with self._open.pop():
             if exc_type is None:
                 drain_outboxes(include_delayed=self._include_delayed)
@@ -77,8 +80,8 @@ class OutboxRunner:
         """Drain at the end of each call of a function or coroutine function."""
         if inspect.iscoroutinefunction(function):
             raise TypeError(
-                f"Coroutine function {function.__qualname__}() cannot be drained after: Django's "
-                f"databases are not for event loops. Use outbox_runner() in a synchronous test."
+                f"Coroutine function {function.__qualname__}() cannot be decorated: Django's "
+                f"databases do not work in event loops. Use outbox_runner() in a synchronous test."
             )
 
         @wraps(function)
@@ -96,16 +99,16 @@ def outbox_runner(wrapped: None = None, /, *, include_delayed: bool = False) -> 
 def outbox_runner(
     wrapped: Callable[..., Any] | None = None, /, *, include_delayed: bool = False
 ) -> Any:
-    """Deliver all messages of all silos once the block, or the decorated function, has succeeded.
+    """Deliver all messages of all silos after the block or the function.
 
         with outbox_runner():
             organization.save()
         # its handlers have run, and the handlers of what they wrote
 
-    Nothing is flushed inside the block. At its end control and every cell are
-    drained, each in its own silo, until nothing comes any more. Backoff is
-    ignored, kill switches are respected. Works in a plain ``TestCase``, whose
-    ``databases`` must name every silo's alias.
+    Nothing is flushed inside the block, and nothing is delivered if it fails. At
+    its end control and every cell are drained, each in its own silo, until no
+    more messages come. Backoff is ignored, kill switches are respected. Works in
+    a plain ``TestCase``, whose ``databases`` must name every silo's alias.
 
     Args:
         wrapped: a function to decorate, for use without parentheses.
@@ -120,7 +123,9 @@ def outbox_runner(
 
 
 def drain_outboxes(*, include_delayed: bool = False) -> None:
-    """Drain every silo until nothing comes any more; what `outbox_runner` does at its end.
+    """Drain every silo until no more messages come.
+
+    `outbox_runner` does this at its end.
 
     Raises:
         OutboxFlushError: a handler failed; draining stopped there.
@@ -139,8 +144,8 @@ def drain_outboxes(*, include_delayed: bool = False) -> None:
         )
         raise OutboxRecursionLimitError(
             f"Messages keep coming: {what}, after {MOST_ROUNDS} rounds of outbox_runner() over all "
-            f"silos. A handler writes, at each call, a message that leads back to it: let it "
-            f"write only when something changed.",
+            f"silos. Each call of a handler writes a message that leads back to it: let it write "
+            f"only when something has changed.",
             names,
         )
 
@@ -170,7 +175,7 @@ def _silos() -> Iterator[tuple[SiloMode, str | None]]:
             names = [
                 each.name for each in all_cells() if alias_of(SiloMode.CELL, each.name) == alias
             ]
-            # Where cells share a database its messages are handled in the first one (ANSWERS 12).
+            # Where cells share a database, its messages are handled in the first cell.
             yield SiloMode.CELL, cell or names[0]
 
 
@@ -184,16 +189,18 @@ def pending_messages(
     payload: Mapping[str, Any] | None = None,
     parked: bool = False,
 ) -> list[Any]:
-    """Return the messages that wait in the outboxes of all silos, oldest first in each.
+    """Return the messages that wait in the outboxes of all silos.
+
+    The messages of each outbox come oldest first.
 
     Args:
         category: only of this category.
         scope: only of this scope.
         shard: only with this shard identifier.
         object_identifier: only about this object.
-        cell: only for this cell (control's messages), or waiting in it (cells').
+        cell: only for this cell (control's messages), or waiting in it (messages of cells).
         payload: only with a payload that contains these items.
-        parked: look at the parked messages instead, those that may not run now.
+        parked: return the parked messages instead, those that must not run now.
     """
     wanted: dict[str, Any] = {
         "category": category,
@@ -219,7 +226,7 @@ def assert_outbox(*, count: int | None = None, **filters: Any) -> list[Any]:
     """Assert that messages wait, and return them.
 
     Args:
-        count: how many; at least one, where it is left out.
+        count: how many; if left out, at least one.
         filters: which ones, as for `pending_messages`.
     """
     found = pending_messages(**filters)
@@ -232,29 +239,29 @@ def assert_outbox(*, count: int | None = None, **filters: Any) -> list[Any]:
 
 
 def refute_outbox(**filters: Any) -> None:
-    """Assert that no such message waits; the filters are those of `pending_messages`."""
+    """Assert that no message waits; filters as for `pending_messages`."""
     found = pending_messages(**filters)
     if found:
         raise AssertionError(f"Found {len(found)} instead of no message{_shown(filters)}")
 
 
 class OutboxProbe:
-    """The outboxes of all silos in a test; filters are those of `pending_messages`."""
+    """The outboxes of all silos in a test; filters as for `pending_messages`."""
 
     def pending(self, **filters: Any) -> list[Any]:
         """Return the messages that wait."""
         return pending_messages(**filters)
 
     def assert_saved(self, *, count: int | None = None, **filters: Any) -> list[Any]:
-        """Assert that messages wait, so many if ``count`` is given; return them."""
+        """Assert that messages wait, ``count`` if given; return them."""
         return assert_outbox(count=count, **filters)
 
     def refute_saved(self, **filters: Any) -> None:
-        """Assert that no such message waits."""
+        """Assert that no matching message waits."""
         refute_outbox(**filters)
 
     def drain(self, *, include_delayed: bool = False) -> None:
-        """Drain every silo until nothing comes any more."""
+        """Drain every silo until no more messages come."""
         drain_outboxes(include_delayed=include_delayed)
 
 

@@ -1,11 +1,11 @@
-"""The pytest plugin of hybridcloud; without it tests have no fixtures for silos and outboxes.
+"""The pytest plugin: fixtures and markers for silos and outboxes.
 
 It works beside pytest-django and replaces none of its fixtures. Tests that use
-a database get those of all silos, run in MONOLITH with a current cell, and call
-other silos in process, through the real serialisation and signature.
+a database get the databases of all silos, run in MONOLITH with a current cell,
+and call other silos in process, through the real serialisation and signature.
 
-Everything of Django and of hybridcloud is imported inside hooks and fixtures:
-pytest loads plugins before it measures coverage and before Django is set up.
+Django and hybridcloud are imported only inside hooks and fixtures, because pytest
+loads plugins before it measures coverage and before Django is set up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give a test that uses a database those of all silos, unless it names its own."""
+    """Give a test that uses a database the databases of all silos.
+
+    A test that names its own keeps them.
+    """
     if not _is_installed():
         return
     # Django's app registry
@@ -76,9 +79,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Iterator[Any]:
-    """Let a test and its fixtures, also those of its class, run in MONOLITH, in a cell.
+    """Run a test and its fixtures in MONOLITH, with a current cell.
 
-    Silos call one another in process meanwhile.
+    This includes the fixtures of its class. Silos call each other in process.
     """
     with ExitStack() as stack:
         if _is_installed():
@@ -93,7 +96,7 @@ def pytest_runtest_protocol() -> Iterator[Any]:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     """Enter the silo of the silo marker around the test itself.
 
-    Not around fixtures: the teardown of a transactional test touches all silos.
+    Fixtures are left out: the teardown of a transactional test touches all silos.
     """
     mode = getattr(getattr(item, "callspec", None), "params", {}).get(_SILO)
     with ExitStack() as stack:
@@ -111,7 +114,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
 
 @pytest.fixture(name=_SILO)
 def _silo_of_test(request: pytest.FixtureRequest) -> Any:
-    """Carry the mode in which the silo marker lets this run of the test be."""
+    """Carry the mode that the silo marker gives to this run of the test."""
     return request.param
 
 
@@ -130,7 +133,7 @@ def _hybridcloud_cells(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _hybridcloud_rpc(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let silos call one another over a local socket, with the marker for it."""
+    """Let silos call each other over a local socket, if the test is marked so."""
     with ExitStack() as stack:
         if request.node.get_closest_marker("rpc_socket") is not None and _is_installed():
             from hybridcloud.testutils.rpc import socket_transport  # noqa: PLC0415  (Django settings)
@@ -141,7 +144,7 @@ def _hybridcloud_rpc(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def outbox(db: None) -> OutboxProbe:  # noqa: ARG001
-    """Look at the outboxes of all silos, and drain them."""
+    """Inspect and drain the outboxes of all silos."""
     from hybridcloud.testutils.outbox import OutboxProbe  # noqa: PLC0415  (Django app registry)
 
     return OutboxProbe()
@@ -156,7 +159,10 @@ def outbox_runner(db: None) -> Callable[..., OutboxRunner]:  # noqa: ARG001
 
 
 def _enter_default_cell(stack: ExitStack) -> None:
-    """Enter the first cell, in a MONOLITH that has several databases and so no cell by itself."""
+    """Enter the first cell if the process is in no cell.
+
+    A MONOLITH with several databases has no current cell of its own.
+    """
     from silos import SiloMode, assume_silo  # noqa: PLC0415  (Django settings)
     from silos.cells import all_cells  # noqa: PLC0415  (Django settings)
     from silos.mode import get_process_silo  # noqa: PLC0415  (Django settings)
@@ -167,7 +173,7 @@ def _enter_default_cell(stack: ExitStack) -> None:
 
 
 def _is_installed() -> bool:
-    """Say whether this run has Django set up, with hybridcloud in it."""
+    """Return whether Django is set up in this run, with hybridcloud installed."""
     if "django" not in sys.modules:
         return False
     from django.apps import apps  # noqa: PLC0415  (coverage)

@@ -1,7 +1,7 @@
-"""Carries calls between silos inside one test run; without it tests would need servers, or skip the wire.
+"""Transports that carry calls between silos inside one test run.
 
-Both transports run the real endpoint with the real bytes and signature. What differs from production
-is that one process is every silo.
+Both run the real endpoint with the real bytes and signature. They differ from production in that
+one process plays every silo.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class RpcInTransactionError(RpcError):
     """Another silo was called while a transaction was open.
 
     In production the call would hold the transaction's locks for as long as the network takes, and
-    what it does would stay when the transaction rolls back.
+    its effects would remain if the transaction rolled back.
     """
 
 
 def every_silo(asked: CurrentSilo | None) -> CurrentSilo | None:
-    """Let one endpoint be every silo, whatever silo the settings give to the process."""
+    """Let one endpoint be every silo, whatever silo the settings name."""
     return asked
 
 
@@ -52,7 +52,7 @@ _URLS = tuple(patterns(Endpoint(silo_for=every_silo)))
 
 
 class InProcessTransport:
-    """Runs the endpoint on the caller's thread, so on the connections of its test case."""
+    """Runs the endpoint on the caller's thread and its database connections."""
 
     round_trips_local_calls = True
 
@@ -72,7 +72,7 @@ class InProcessTransport:
             content_type=request.headers["Content-Type"],
             headers=dict(request.headers),
         )
-        # Another process would not see the caller's context variables, so this one must not.
+        # Another process would not see the caller's context variables, so the endpoint must not.
         response = Context().run(_answer, incoming)
         return Reply(response.status_code, response.content)
 
@@ -97,13 +97,15 @@ class SocketTransport(HttpTransport):
 
 
 class RpcServer(ThreadedWSGIServer):
-    """The endpoint of every silo on a loopback port, one that the system chooses unless given.
+    """The endpoint of every silo on a loopback port.
+
+    The system chooses the port unless one is given.
 
     Attributes:
-        accepted: how many connections were made to it.
+        accepted: how many connections the server accepted.
     """
 
-    # So that closing the server waits for what runs, and no database connection outlives the test.
+    # So that closing the server waits for running calls, and no database connection outlives the test.
     daemon_threads = False
 
     def __init__(
@@ -137,7 +139,7 @@ class RpcServer(ThreadedWSGIServer):
         super().close_request(request)
 
     def drop_connections(self) -> None:
-        """End all connections, as a server does with idle ones."""
+        """Close all connections, as a server does with idle ones."""
         for each in tuple(self._open):
             try:
                 each.shutdown(socket.SHUT_RDWR)
@@ -159,12 +161,12 @@ class RpcServer(ThreadedWSGIServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
-    # Headers and body are two writes here, the second of which would wait 40 ms for an ACK.
+    # Headers and body are two writes; with Nagle's algorithm the second would wait 40 ms for an ACK.
     disable_nagle_algorithm = True
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing of each request."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -179,8 +181,8 @@ def in_process_transport() -> Iterator[InProcessTransport]:
 def socket_transport() -> Iterator[RpcServer]:
     """Let calls between silos go over a loopback socket, inside the block.
 
-    The methods run on threads of their own, with connections of their own: a test case must not
-    wrap what they shall see in its transaction (``django_db(transaction=True)``).
+    The methods run on their own threads and connections, so they see only committed rows: use
+    ``django_db(transaction=True)``.
     """
     with RpcServer().running() as server, _carrying(SocketTransport(server.address)):
         yield server
@@ -188,7 +190,7 @@ def socket_transport() -> Iterator[RpcServer]:
 
 @contextmanager
 def _carrying(carrier: Transport) -> Iterator[None]:
-    # A silo that was away in one test must not be given a rest in the next.
+    # A breaker that one test opened must not refuse calls in the next.
     breakers.reset()
     with transport.override(carrier):
         yield
@@ -196,7 +198,7 @@ def _carrying(carrier: Transport) -> Iterator[None]:
 
 
 def refuse_open_transaction(request: Outgoing) -> None:
-    """Refuse a call from inside a transaction; a test case's own is none of the caller's.
+    """Refuse a call from inside a transaction, other than a test case's own.
 
     Raises:
         RpcInTransactionError: a transaction is open on one of this thread's connections.
@@ -206,7 +208,7 @@ def refuse_open_transaction(request: Outgoing) -> None:
         raise request.fail(
             RpcInTransactionError,
             f"Open transaction on {', '.join(open_on)} during an RPC call. Call after the commit, "
-            f"or let an outbox carry it.",
+            f"or let an outbox message carry the change.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Runs tests in the silos that they are about; without it a test in one process would never meet a limit."""
+"""Runs tests in the silos that they are about."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _SILO: Final = "_hybridcloud_silo"
 
 @contextmanager
 def assume_test_silo_mode(mode: SiloMode, *, cell: str | None = None) -> Iterator[CurrentSilo]:
-    """Enter a silo inside the block, or in each call of the decorated function.
+    """Enter a silo for a block, or for each call of a decorated function.
 
     Args:
         mode: the silo.
-        cell: its cell; without it the current one, else the first.
+        cell: its cell; default: the current cell, else the first.
     """
     if mode is not SiloMode.CONTROL:
         cell = cell or get_current_silo().cell or all_cells()[0].name
@@ -43,16 +43,16 @@ def assume_test_silo_mode(mode: SiloMode, *, cell: str | None = None) -> Iterato
 def assume_test_silo_mode_of(
     *models: type[Model], cell: str | None = None
 ) -> AbstractContextManager[Any]:
-    """Enter the silo in which the models live, to look at their rows.
+    """Enter the silo in which the models live, to read their rows.
 
         with assume_test_silo_mode_of(OrganizationMapping):
             assert OrganizationMapping.objects.filter(organization_id=1).exists()
 
-    Models that live in every silo, or that say nothing, change nothing.
+    Models that live in every silo, or that declare none, change nothing.
 
     Args:
         models: the models.
-        cell: the cell, for models of the cells; without it the current one.
+        cell: the cell, for models of cells; default: the current one.
 
     Raises:
         ValueError: no model was given, or they live in different silos.
@@ -63,7 +63,7 @@ def assume_test_silo_mode_of(
     modes = {limit for limit in limits.values() if isinstance(limit, SiloMode)}
     if len(modes) > 1:
         homes = ", ".join(f"{m._meta.label} in {limit_name(limit)}" for m, limit in limits.items())
-        raise ValueError(f"No one silo has these models: {homes}. Enter one silo at a time.")
+        raise ValueError(f"No single silo has these models: {homes}. Enter one silo at a time.")
     if not modes:
         return nullcontext()
     mode = modes.pop()
@@ -81,7 +81,7 @@ def cell_silo_test(target: Any = None, /, *, cell: str | None = None) -> Any:
 
     Args:
         target: the function or class.
-        cell: which cell; without it the one in which undecorated tests run.
+        cell: which cell; default: the one in which undecorated tests run.
     """
     return _decorate(target, _Silo(SiloMode.CELL, cell))
 
@@ -106,14 +106,14 @@ def all_silo_test[T: Callable[..., Any]](
     target: None = None, /, *, cell: str | None = None
 ) -> Callable[[T], T]: ...
 def all_silo_test(target: Any = None, /, *, cell: str | None = None) -> Any:
-    """Run a test function, or all tests of a class, three times: in MONOLITH, CONTROL and CELL.
+    """Run a test function or class in MONOLITH, in CONTROL and in CELL.
 
-    It triples the time, so keep it for tests from end to end. The methods of a
+    It triples the time, so keep it for end-to-end tests. The methods of a
     ``TestCase`` get twins, named ``test_it_in_control`` and ``test_it_in_cell``.
 
     Args:
         target: the function or class.
-        cell: which cell; without it the one in which undecorated tests run.
+        cell: which cell; default: the one in which undecorated tests run.
     """
     return _decorate(
         target, _Silo(SiloMode.MONOLITH), _Silo(SiloMode.CONTROL), _Silo(SiloMode.CELL, cell)
@@ -142,7 +142,7 @@ def _decorate(target: Any, *silos: _Silo) -> Any:
         return _mark(target, silos)
     if callable(target):
         return _mark(target, silos) if len(silos) > 1 else _enter_in_calls(target, silos[0])
-    raise TypeError(f"{target!r} is no test. Decorate test functions and test classes only.")
+    raise TypeError(f"{target!r} is not a test. Decorate test functions and test classes only.")
 
 
 def _enter_in_calls(function: Callable[..., Any], silo: _Silo) -> Callable[..., Any]:
@@ -155,7 +155,7 @@ def _enter_in_calls(function: Callable[..., Any], silo: _Silo) -> Callable[..., 
 
 
 def _mark(target: Any, silos: tuple[_Silo, ...]) -> Any:
-    """Leave the switching to the pytest plugin, which can run one test several times."""
+    """Mark for the pytest plugin, which can run one test several times."""
     import pytest  # noqa: PLC0415 - optional dependency: test cases run without it
 
     mark = pytest.mark.silo(*(silo.mode.name for silo in silos), cell=silos[-1].cell)
@@ -175,14 +175,14 @@ def _mark(target: Any, silos: tuple[_Silo, ...]) -> Any:
 
 
 def _decorate_test_case(case: type[Any], silos: tuple[_Silo, ...]) -> type[Any]:
-    """Let each test method carry its silo, and enter it around setUp, test and tearDown.
+    """Attach its silo to each test method, and enter it for the test's run.
 
-    Not around the fixture setup and teardown of Django's test cases: these
-    touch the databases of all silos.
+    The silo is entered around setUp, test and tearDown, but not around the fixture
+    setup and teardown of Django's test cases, which touch the databases of all silos.
     """
     for name in [name for name in dir(case) if name.startswith("test")]:
         method = getattr(case, name)
-        # One that has a silo keeps it: a decorated base class said which.
+        # A method that has a silo keeps it: a decorated base class chose it.
         if callable(method) and not hasattr(method, _SILO):
             for silo in silos:
                 suffix = "" if silo is silos[0] else f"_in_{silo.mode.name.lower()}"
@@ -210,7 +210,10 @@ def _carry(method: Callable[..., Any], silo: _Silo, name: str) -> Callable[..., 
 
 
 def give_databases(case: type[Any]) -> None:
-    """Let a Django test case use the databases of all silos, unless it names its own."""
+    """Let a Django test case use the databases of all silos.
+
+    A test case that names its own keeps them.
+    """
     if not issubclass(case, TransactionTestCase):
         return
     declared = next(base for base in case.__mro__ if "databases" in base.__dict__)
@@ -219,7 +222,10 @@ def give_databases(case: type[Any]) -> None:
 
 
 def silo_databases() -> frozenset[str]:
-    """Return the aliases that a test gets: those of all silos, and ``default`` where it is real."""
+    """Return the aliases that a test gets.
+
+    They are those of all silos, and ``default`` if it has a database.
+    """
     default = settings.DATABASES.get(DEFAULT_DB_ALIAS) or {}
     engine = default.get("ENGINE", "django.db.backends.dummy")
     real = () if engine == "django.db.backends.dummy" else (DEFAULT_DB_ALIAS,)
@@ -230,21 +236,21 @@ def silo_databases() -> frozenset[str]:
 def override_cells(
     *cells: Cell | str, databases: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Cell, ...]]:
-    """Replace the cells inside the block or the decorated function.
+    """Replace the cells for a block or a decorated function.
 
         with override_cells("us", "eu", "de"):
             ...
 
     Args:
-        cells: the cells, or their names; a name that the settings know keeps its address.
-        databases: database aliases by cell. A cell that neither this nor the
-            settings know shares the database of the first known cell.
+        cells: the cells, or their names; a name that is in the settings keeps its address.
+        databases: database aliases by cell. A cell that is neither here nor in the
+            settings shares the database of the first cell in the settings.
 
     Raises:
         ValueError: no cell was given.
     """
     if not cells:
-        raise ValueError("No cell was given to override_cells(). An installation has at least one.")
+        raise ValueError("No cell was given to override_cells(). Give it at least one.")
     current = getattr(settings, "HYBRIDCLOUD", {})
     addresses = {entry["name"]: entry.get("address", "") for entry in current.get("CELLS", ())}
     wanted = tuple(

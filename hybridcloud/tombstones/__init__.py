@@ -1,4 +1,4 @@
-"""Tombstones: without them what points at a row of another silo would never hear that the row is gone."""
+"""Tombstones: records of deleted rows, for the silos that refer to them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Carries deletions over foreign keys between silos: without it rows would point at what is gone for ever.
+"""Cascades: carry deletions over foreign keys between silos.
 
-Two walks for each key, both in bounded batches behind a fence (ENGINE 7), so
-that rows which commit late are not missed: new rows against old tombstones, and
-new tombstones against old rows. Values that were written after their target was
-gone come besides, and once a day all rows are walked again.
+Each key has two walks, both in bounded batches behind a fence (see "A position
+that may pass" in docs/explanation/engine.md), so that rows which commit late are
+not missed: new rows against old tombstones, and new tombstones against old rows.
+Values that were written after their target was deleted are checked separately,
+and once a day all rows are walked again.
 """
 
 from __future__ import annotations
@@ -44,34 +45,34 @@ options.register(
     RETENTION,
     int,
     90,
-    doc="Days after which a tombstone that every key is past is deleted; 0: never.",
+    doc="Days to keep a tombstone; after them it is deleted once every key is past it. 0: forever.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """A foreign key into another silo: the model that points, and its field."""
+    """A foreign key into another silo: the referring model and its field."""
 
     model: type[models.Model]
     field: HybridCloudForeignKey
 
     @property
     def table(self) -> str:
-        """The table that points."""
+        """The referring table."""
         return self.model._meta.db_table
 
     @property
     def target_table(self) -> str:
-        """The table that is pointed at, as tombstones name it."""
+        """The table that is referred to, as tombstones name it."""
         return self.field.get_target()._meta.db_table
 
     def rows(self) -> models.QuerySet[models.Model]:
-        """Return all rows that might point, hidden ones too."""
+        """Return all rows that might refer to a target, hidden ones included."""
         return self.model._base_manager.using(alias_for_model(self.model))
 
 
 def foreign_keys(mode: SiloMode) -> Iterator[ForeignKey]:
-    """Return the keys of the models of a silo, those that do nothing apart."""
+    """Return the keys of a silo's models, except those with DO_NOTHING."""
     for model in apps.get_models():
         if silo_of(model) is mode and not model._meta.proxy:
             for field in model._meta.local_concrete_fields:
@@ -92,7 +93,7 @@ def find_foreign_key(label: str, field_name: str) -> ForeignKey:
     field = model._meta.get_field(field_name)
     if not isinstance(field, HybridCloudForeignKey):
         raise LookupError(  # noqa: TRY004 - a name that is not found
-            f"No key between silos: {label}.{field_name}. Name a HybridCloudForeignKey."
+            f"Not a key between silos: {label}.{field_name}. Name a HybridCloudForeignKey."
         )
     return ForeignKey(model, field)
 
@@ -100,14 +101,16 @@ def find_foreign_key(label: str, field_name: str) -> ForeignKey:
 def process_hybrid_cloud_foreign_key_cascade_batch(
     key: ForeignKey, *, batch_size: int = BATCH
 ) -> bool:
-    """Do one batch of each walk over a key; call it in the silo of the model that points.
+    """Do one batch of each walk over a key.
+
+    Call it in the silo of the referring model.
 
     Args:
         key: the key.
-        batch_size: rows that are looked at, and changed, at most.
+        batch_size: how many rows are read, and changed, at most.
 
     Returns:
-        Whether there is more to do now. A walk that waits for writers says no.
+        Whether there is more to do now. For a walk that waits for writers there is not.
     """
     if options.get(DISABLED):
         return False
@@ -129,7 +132,7 @@ class _Cascade:
         self._tombstones = tombstones_in(mode)
 
     def recheck(self) -> bool:
-        """Act on values that were written after their target was gone."""
+        """Handle values that were written after their target was deleted."""
         where = {"table": self._key.table, "field": self._key.field.name}
         notes = CascadeRecheck._base_manager.using(self._alias).filter(**where)
         values = list(notes.values_list("object_identifier", flat=True)[: self._most])
@@ -142,7 +145,7 @@ class _Cascade:
         return len(values) == self._most
 
     def walk_rows(self) -> bool:
-        """Hold new rows against all tombstones of their target."""
+        """Check new rows against all tombstones of their target."""
         pk = self._key.model._meta.pk.attname
         return self._walk(
             ROW, self._key.table, str(self._key.model._meta.pk.column), self._rows_step(pk)
@@ -168,7 +171,7 @@ class _Cascade:
         return step
 
     def walk_tombstones(self) -> bool:
-        """Hold new tombstones against all rows that point at their table."""
+        """Check new tombstones against all rows that refer to their table."""
         table = self._tombstones._meta.db_table
 
         def step(mark: CascadeWatermark) -> int | None:
@@ -187,7 +190,10 @@ class _Cascade:
     def _walk(
         self, walk: str, table: str, column: str, step: Callable[[CascadeWatermark], int | None]
     ) -> bool:
-        """Go one batch further, and commit the position with the work; say whether there is more now."""
+        """Do one more batch of a walk; return whether there is more to do now.
+
+        The position is committed with the work.
+        """
         with self._transaction():
             mark = self._locked(walk)
             if mark is None:
@@ -198,7 +204,7 @@ class _Cascade:
                     self._maybe_begin_again(mark)
                     return False
                 mark.hi = newest
-                # A later statement than the one that read how far to go: rule of the fence.
+                # The fence must be taken by a later statement than the one that read the newest id.
                 mark.writers = list(Fence.take(self._connection, table).writers)
                 mark.save(using=self._alias)
             if not Fence.kept(table, mark.writers).is_open(self._connection):
@@ -215,14 +221,14 @@ class _Cascade:
         return more
 
     def _locked(self, walk: str) -> CascadeWatermark | None:
-        """Return the position, locked; None where another task has it."""
+        """Return the position, locked; None if another task holds it."""
         what = {"walk": walk, "table": self._key.table, "field": self._key.field.name}
         rows = CascadeWatermark._base_manager.using(self._alias)
         rows.bulk_create([CascadeWatermark(**what)], ignore_conflicts=True)
         return rows.select_for_update(skip_locked=True).filter(**what).first()
 
     def _maybe_begin_again(self, mark: CascadeWatermark) -> None:
-        """Once a day walk all rows again: what no other way has seen."""
+        """Start over once a day, for changes that went unnoticed otherwise."""
         if mark.walk == ROW:
             CascadeWatermark._base_manager.using(self._alias).filter(
                 pk=mark.pk, began_at__lt=Now() - _RESCAN
@@ -232,7 +238,11 @@ class _Cascade:
         return outbox_context(transaction.atomic(using=self._alias))
 
     def _apply(self, rows: models.QuerySet[models.Model], values: Collection[int]) -> bool:
-        """Delete or empty at most a batch of the rows that point at these values; say whether that was all."""
+        """Delete or empty a batch of the rows that refer to these values.
+
+        Returns:
+            Whether that was all of them.
+        """
         name = self._key.field.name
         pointing = rows.filter(**{f"{name}__in": values}).order_by("pk")
         ids = list(
@@ -248,7 +258,7 @@ class _Cascade:
         return len(ids) < self._most
 
     def _delete(self, rows: models.QuerySet[models.Model], ids: Collection[int]) -> bool:
-        """Delete through the model, so that its own messages go on; or by the user's hook."""
+        """Delete through the model, for its own messages; or by the user's hook."""
         hook = settings().cascade_delete
         if hook is None:
             rows.delete()
@@ -264,7 +274,7 @@ def _between(
 
 
 def prune_tombstones(mode: SiloMode) -> int:
-    """Delete tombstones that are older than the retention and that every key is past.
+    """Delete tombstones past their retention that every key has processed.
 
     Returns:
         How many were deleted.

@@ -1,6 +1,6 @@
-"""A column that points into another silo: without it nobody would know what to clean up when a row there is gone.
+"""A foreign key column that refers to a row of another silo.
 
-No database constraint can hold it. Scheduled tasks carry deletions over it
+No database constraint can enforce it. Scheduled tasks carry deletions over it
 (`hybridcloud.tombstones.cascade`).
 """
 
@@ -28,7 +28,7 @@ else:
 
 
 class OnDelete(enum.StrEnum):
-    """What happens to a row whose target is gone."""
+    """What happens to a row whose target was deleted."""
 
     CASCADE = "CASCADE"
     SET_NULL = "SET_NULL"
@@ -41,13 +41,13 @@ class HybridCloudForeignKey(BigInteger):
         user = HybridCloudForeignKey("acme.User", on_delete="CASCADE")      # attribute user_id
         user_id = HybridCloudForeignKey("acme.User", on_delete="CASCADE")   # the same column
 
-    Deletions arrive some time after the row is gone, in bounded batches: rows
-    may point at what is no longer there for a while.
+    Deletions arrive some time after the target was deleted, in bounded batches:
+    until then rows may refer to a target that no longer exists.
 
     Args:
         to: the target model, ``app.Model``.
-        on_delete: what happens to rows whose target is gone: CASCADE deletes
-            them through their model, so that their own messages go on;
+        on_delete: what happens to rows whose target was deleted: CASCADE deletes
+            them through their model, so that their own messages are written;
             SET_NULL empties the column; DO_NOTHING leaves them.
     """
 
@@ -64,13 +64,16 @@ class HybridCloudForeignKey(BigInteger):
         super().__init__(**kwargs)
 
     def deconstruct(self) -> Any:
-        """Return how a migration makes the field."""
+        """Return how a migration recreates the field."""
         name, path, args, kwargs = super().deconstruct()
         kwargs["db_index"] = bool(getattr(self, "db_index", True))
         return name, path, [self.target, *args], {**kwargs, "on_delete": self.on_delete.value}
 
     def get_attname(self) -> str:
-        """Return the attribute that holds the id: ``user_id`` for a field ``user``, as of a ForeignKey."""
+        """Return the attribute that holds the id.
+
+        As with a ForeignKey it is ``user_id`` for a field ``user``.
+        """
         return self.name if self.name.endswith("_id") else f"{self.name}_id"
 
     def contribute_to_class(
@@ -79,7 +82,7 @@ class HybridCloudForeignKey(BigInteger):
         name: str,
         private_only: bool = False,  # noqa: FBT001, FBT002 - Django's
     ) -> None:
-        """Let the field's own name set and give the id, too."""
+        """Let the field's own name get and set the id, too."""
         super().contribute_to_class(cls, name, private_only)
         if self.attname != self.name:
             setattr(cls, self.name, _IdUnderItsName(self.attname))
@@ -93,14 +96,18 @@ class HybridCloudForeignKey(BigInteger):
         return apps.get_model(self.target)
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
-        """Note what a write points at, so that a target that is gone already is acted on."""
+        """Note the value being written, in case its target is already deleted."""
         prepared = super().get_db_prep_save(value, connection)
         if isinstance(prepared, int) and self.on_delete is not OnDelete.DO_NOTHING:
             note_pointed_at(self, prepared, connection)
         return prepared
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Refuse a target that is missing or in the same silo, and SET_NULL on a column that can't be NULL."""
+        """Check the target and the column.
+
+        Errors are a target that is missing or in the same silo, and SET_NULL on a
+        column that cannot be NULL.
+        """
         return [*super().check(**kwargs), *self._check_target(), *self._check_null()]
 
     def _check_target(self) -> Iterable[checks.CheckMessage]:
@@ -108,7 +115,7 @@ class HybridCloudForeignKey(BigInteger):
             target = self.get_target()
         except (LookupError, ValueError):
             yield checks.Error(
-                f"{self.model._meta.label}.{self.name} points at {self.target!r}, which no app has.",
+                f"{self.model._meta.label}.{self.name} refers to {self.target!r}, which no installed app has.",
                 hint="Name an installed model as 'app.Model'.",
                 obj=self,
                 id="hybridcloud.E012",
@@ -118,9 +125,10 @@ class HybridCloudForeignKey(BigInteger):
         modes = {SiloMode.CONTROL, SiloMode.CELL}
         if here not in modes or there not in modes or here is there:
             yield checks.Error(
-                f"{self.model._meta.label}.{self.name} points at {self.target}, in "
+                f"{self.model._meta.label}.{self.name} refers to {self.target}, in "
                 f"{limit_name(there)}; its own model is in {limit_name(here)}.",
-                hint="Inside one silo use ForeignKey: the database holds it. Else say where both live.",
+                hint="Inside one silo use ForeignKey, which the database enforces. Otherwise declare "
+                "the silo of each model.",
                 obj=self,
                 id="hybridcloud.E007",
             )

@@ -1,4 +1,4 @@
-"""Writes tombstones that came from the other silo to this one's database; without it the calls would end nowhere."""
+"""Writes tombstones from the other silo to this silo's database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DatabaseCellTombstoneService(CellTombstoneService):
     """Tombstones in a cell's database."""
 
     def record_remote_tombstone(self, *, cell_name: str, tombstone: RpcTombstone) -> None:  # noqa: ARG002
-        """Write the tombstone unless it is there."""
+        """Write the tombstone unless it exists."""
         CellTombstone.record_delete(tombstone.table_name, tombstone.identifier)
 
 
@@ -22,5 +22,5 @@ class DatabaseControlTombstoneService(ControlTombstoneService):
     """Tombstones in control's database."""
 
     def record_remote_tombstone(self, *, tombstone: RpcTombstone) -> None:
-        """Write the tombstone unless it is there."""
+        """Write the tombstone unless it exists."""
         ControlTombstone.record_delete(tombstone.table_name, tombstone.identifier)

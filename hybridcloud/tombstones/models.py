@@ -1,4 +1,7 @@
-"""What was deleted in other silos: without these tables a deletion would be forgotten once its message was handled."""
+"""The tables of what was deleted in other silos.
+
+They keep a deletion after its message was handled.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from silos.router import alias_for_model
 
 
 class TombstoneBase(models.Model):
-    """A row of another silo that is gone for good."""
+    """A row of another silo that was deleted for good."""
 
     table_name = models.CharField(max_length=128)
     object_identifier = models.BigIntegerField()
@@ -22,11 +25,13 @@ class TombstoneBase(models.Model):
         abstract = True
 
     def __str__(self) -> str:
-        return f"{self.table_name} {self.object_identifier} is gone"
+        return f"{self.table_name} {self.object_identifier} was deleted"
 
     @classmethod
     def record_delete(cls, table_name: str, object_identifier: int) -> None:
-        """Note that a row is gone; noting it again changes nothing, not even the time.
+        """Record that a row was deleted.
+
+        Recording it again changes nothing, not even the time.
 
         Args:
             table_name: the table that the row was in, in its own silo.
@@ -46,7 +51,7 @@ class TombstoneBase(models.Model):
 
 @cell_silo_model
 class CellTombstone(TombstoneBase):
-    """In a cell: a row of control that is gone."""
+    """In a cell: a row of control that was deleted."""
 
     class Meta:
         db_table = "hybridcloud_celltombstone"
@@ -59,7 +64,7 @@ class CellTombstone(TombstoneBase):
 
 @control_silo_model
 class ControlTombstone(TombstoneBase):
-    """In control: a row of a cell that is gone."""
+    """In control: a row of a cell that was deleted."""
 
     class Meta:
         db_table = "hybridcloud_controltombstone"

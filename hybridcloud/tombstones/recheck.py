@@ -1,7 +1,8 @@
-"""Notes writes that point at what is gone already: a walk by id has passed such a row, and would not see it again.
+"""Notes writes of foreign key values whose target is already deleted.
 
-Values are gathered while SQL is made, and looked up once per transaction,
-after its commit: those with a tombstone are put down for the next cascade.
+A walk by id may have passed such a row, and would not see it again. Values are
+gathered while SQL is compiled, and looked up once per transaction, after its
+commit: those with a tombstone are recorded for the next cascade.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PENDING = "_hybridcloud_pointed_at"
 
 
 def tombstones_in(mode: SiloMode) -> type[Model]:
-    """Return the table of what is gone, as a silo knows it of the other side."""
+    """Return the table in which a silo keeps the other side's deletions."""
     name = "CellTombstone" if mode is SiloMode.CELL else "ControlTombstone"
     return apps.get_model("hybridcloud", name)
 
@@ -41,7 +42,7 @@ class PointedAt:
         self.values: dict[HybridCloudForeignKey, set[int]] = {}
 
     def wait_for_statement(self) -> None:
-        """Look the values up once the statement that is being made has run: no commit will tell."""
+        """Look the values up after the statement, as no commit will follow."""
         if self._after_statement not in self._connection.execute_wrappers:
             self._connection.execute_wrappers.append(self._after_statement)
 
@@ -62,9 +63,9 @@ class PointedAt:
         return result
 
     def look_up(self) -> None:
-        """Put values with a tombstone down for the next cascade.
+        """Record values with a tombstone for the next cascade.
 
-        Never fails the writer: what is missed here the daily rescan finds.
+        Never fails the writer: the daily rescan finds what is missed here.
         """
         values, self.values = self.values, {}
         for field, pointed_at in values.items():

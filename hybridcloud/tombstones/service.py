@@ -1,4 +1,4 @@
-"""Carries tombstones to the other silo; without it a deletion would be known only where it happened."""
+"""The RPC services that carry tombstones to the other silo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from silos import SiloMode
 
 
 class RpcTombstone(RpcModel):
-    """A row that is gone from its silo.
+    """A row that was deleted in its silo.
 
     Attributes:
         table_name: the table that it was in.
@@ -21,7 +21,7 @@ class RpcTombstone(RpcModel):
 
 
 class CellTombstoneService(RpcService):
-    """Notes in a cell what is gone from control."""
+    """Records in a cell what was deleted in control."""
 
     key = "cell_tombstone"
     local_silo = SiloMode.CELL
@@ -29,18 +29,18 @@ class CellTombstoneService(RpcService):
     @cell_rpc_method(resolve=ByCellName())
     @abstractmethod
     def record_remote_tombstone(self, *, cell_name: str, tombstone: RpcTombstone) -> None:
-        """Note that a row of control is gone; safe to call again."""
+        """Record that a row of control was deleted; safe to call again."""
 
     @classmethod
     def get_local_implementation(cls) -> CellTombstoneService:
-        """Return what writes to the cell's database."""
+        """Return the service that writes to the cell's database."""
         from hybridcloud.tombstones.local import DatabaseCellTombstoneService  # noqa: PLC0415 - Django app registry
 
         return DatabaseCellTombstoneService()
 
 
 class ControlTombstoneService(RpcService):
-    """Notes in control what is gone from a cell."""
+    """Records in control what was deleted in a cell."""
 
     key = "control_tombstone"
     local_silo = SiloMode.CONTROL
@@ -48,11 +48,11 @@ class ControlTombstoneService(RpcService):
     @rpc_method
     @abstractmethod
     def record_remote_tombstone(self, *, tombstone: RpcTombstone) -> None:
-        """Note that a row of a cell is gone; safe to call again."""
+        """Record that a row of a cell was deleted; safe to call again."""
 
     @classmethod
     def get_local_implementation(cls) -> ControlTombstoneService:
-        """Return what writes to control's database."""
+        """Return the service that writes to control's database."""
         from hybridcloud.tombstones.local import DatabaseControlTombstoneService  # noqa: PLC0415 - Django app registry
 
         return DatabaseControlTombstoneService()

@@ -1,4 +1,4 @@
-"""The Celery tasks that carry deletions over foreign keys: without them tombstones would only lie there."""
+"""The Celery tasks that carry deletions over foreign keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybridcloud.outbox.deliver.tasks import cells_here, queue_name
 from silos import SiloMode, assume_silo
 
 MOST_BATCHES: Final = 20
-"""Batches that one task does before it sends itself again, so that none runs for long."""
+"""Batches that one task does before it sends itself again, so that no task runs for long."""
 
 
 @shared_task(
@@ -19,7 +19,10 @@ MOST_BATCHES: Final = 20
     ignore_result=True,
 )
 def schedule_hybrid_cloud_foreign_key_jobs(cell: str | None = None) -> None:
-    """Fan out a task for each foreign key of a cell's models; a monolith visits each cell."""
+    """Fan out a task for each foreign key of a cell's models.
+
+    A monolith visits each cell.
+    """
     for name in [cell] if cell else cells_here():
         with assume_silo(SiloMode.CELL, cell=name):
             _schedule(SiloMode.CELL, name)

@@ -1,4 +1,4 @@
-"""How far each cascade has come: without it every tick would walk all rows and all tombstones again."""
+"""The tables that hold each cascade's position, and the values to recheck."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class CascadeWatermark(models.Model):
     Attributes:
         walk: ``row`` (new rows against old tombstones) or ``tombstone`` (new
             tombstones against old rows).
-        table: the table that points.
-        field: its column's field.
-        low: everything up to here is done; NULL: nothing is yet.
-        hi: how far the walk under way goes; NULL: none is.
-        writers: who was writing when ``hi`` was read; the walk waits for them.
+        table: the referring table.
+        field: the field of the referring column.
+        low: everything up to this id is done; NULL: nothing is yet.
+        hi: the last id of the walk under way; NULL: no walk is.
+        writers: the transactions that were writing when ``hi`` was read; the walk waits for them.
         began_at: when the rows were last walked from the start.
     """
 
@@ -51,19 +51,22 @@ class CascadeWatermark(models.Model):
         )
 
     def show(self) -> None:
-        """Copy the position to redis, for whoever looks; losing it loses nothing."""
+        """Copy the position to Redis, for people to see; losing it loses nothing."""
         client = redis_client()
         if client is not None:
             position: list[Any] = [self.low, self.hi, self.writers]
             try:
                 client.set(f"{self.walk}.{self.table}.{self.field}", json.dumps(position))
             except RedisError:
-                _LOG.debug("Watermark of %s.%s not shown in redis", self.table, self.field)
+                _LOG.debug("Watermark of %s.%s not shown in Redis", self.table, self.field)
 
 
 @all_silo_model
 class CascadeRecheck(models.Model):
-    """A value that was written after its target was gone: its rows are looked at by the next cascade."""
+    """A value that was written after its target was deleted.
+
+    The next cascade checks the rows that have it.
+    """
 
     table = models.CharField(max_length=63)
     field = models.CharField(max_length=63)

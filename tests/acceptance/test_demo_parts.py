@@ -68,7 +68,7 @@ def test_a_difference_names_the_column_and_both_values() -> None:
 
 
 def test_a_column_that_the_comparison_does_not_know_is_an_error() -> None:
-    with pytest.raises(ValueError, match="Other columns than expected in copy: colour"):
+    with pytest.raises(ValueError, match="Unexpected or missing columns in copy: colour"):
         compared([], [{"id": 1, "name": "a", "flag": None, "colour": "red"}])
 
 

@@ -1,5 +1,5 @@
-"""Measures the engine beside its peers and the database's own limits: without it no claim of speed could be checked.
+"""Benchmarks: the engine beside its peers and the database's own limits.
 
-``make bench`` runs all of it on a PostgreSQL of its own, durable as in production.
-Quote the ratios: absolute figures belong to the machine.
+``make bench`` runs all of them on a PostgreSQL of its own, durable as in production.
+Quote the ratios: absolute figures depend on the machine.
 """

@@ -1,4 +1,7 @@
-"""Runs benchmarks: ``python -m tests.benchmarks [--quick] [NAME ...]``; see ``make bench``."""
+"""Runs benchmarks: ``python -m tests.benchmarks [--quick] [NAME ...]``.
+
+``make bench`` runs it on servers of its own.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def main() -> int:
     missed = [key for key, ratio in targets if not ratio.reached]
     console.print(f"{len(targets) - len(missed)} of {len(targets)} targets reached")
     if options.quick:
-        console.print("A quick run is a first look: what it misses, measure again without --quick.")
+        console.print("A quick run is only a first look: repeat missed targets without --quick.")
     return 1 if missed else 0
 
 

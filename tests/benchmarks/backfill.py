@@ -1,4 +1,4 @@
-"""Backfills against one save per row: without it nobody would see a batch become a loop again."""
+"""How fast backfills are, compared with one save per row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_GROWTH_MB = 16
 
 
 def measure(*, runs: int, quick: bool) -> Results:
-    """Compare the ways to write the messages of rows that are there, then walk a million in one go."""
+    """Compare ways to write existing rows' messages, then walk a million rows."""
     results = Results("backfill", runs)
     sizes = {"sql": 50_000, "python": 10_000, "saves": 500} if quick else _FULL
     with assume_silo(SiloMode.CELL, cell="us"):
@@ -68,7 +68,7 @@ def _begin(model: Any) -> None:
 
 
 def _walk(model: Any, rows: int) -> float:
-    """Walk so many rows in batches; return rows a second."""
+    """Walk this many rows in batches; return rows per second."""
     _begin(model)
     begin, walked = time.perf_counter(), 0
     while walked < rows:
@@ -84,7 +84,7 @@ def _walk(model: Any, rows: int) -> float:
 
 
 def _save_messages(rows: int) -> float:
-    """Save each row's message in a transaction of its own, as the reference walks."""
+    """Save each row's message in its own transaction, as the reference does."""
     _begin(Walked)
     begin = time.perf_counter()
     for row in Walked.objects.order_by("pk")[:rows].iterator():
@@ -107,7 +107,7 @@ def _save_rows(rows: int) -> float:
 
 
 def _one_go(results: Results, rows: int) -> None:
-    """Walk the whole table, and look at this process's memory as it goes."""
+    """Walk the whole table, and watch this process's memory."""
     tell(f"{rows:,} rows in one go")
     _fill(Walked, rows)
     _begin(Walked)

@@ -1,8 +1,8 @@
-"""Whether throughput lasts under steady writing: without it a queue that decays after a minute would look fast.
+"""Whether throughput lasts under steady writing.
 
-A writer commits at a steady rate while this process drains. What is compared is
-the capacity: messages a second of the time that the drainer was busy. Runs once,
-in sixths; then again with a reader that holds an old snapshot open.
+A writer commits at a steady rate while this process drains. The figure compared
+is the capacity: messages per second of the time that the drainer was busy. It runs
+once, in sixths, and then again with a reader that holds an old snapshot open.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 RATE: Final = 3000
 _SIXTHS: Final = 6
 _PAUSE: Final = 0.4
-"""Seconds in which messages gather, so that passes are of a thousand and more."""
+"""Seconds in which messages gather, so that a pass has a thousand or more."""
 
 
 @contextmanager
 def _old_snapshot() -> Iterator[None]:
-    """Keep a snapshot open, as a report or a dump does, so that nothing that dies after it can be cleaned."""
+    """Keep a snapshot open, as a report or a dump does.
+
+    Rows that die after it cannot be vacuumed.
+    """
     with psycopg.connect(world.dsn(US)) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT count(*) FROM bench_plain")
@@ -43,7 +46,7 @@ def _old_snapshot() -> Iterator[None]:
 
 
 def _run(seconds: float) -> tuple[list[float], list[float]]:
-    """Write and drain so long; return the capacity and the messages drained a second, by sixths."""
+    """Write and drain; return capacity and drained messages/s, by sixths."""
     world.empty(*OURS)
     writer = Child("steady_writer", rate=RATE, seconds=seconds)
     busy, moved = [0.0] * _SIXTHS, [0] * _SIXTHS
@@ -58,8 +61,8 @@ def _run(seconds: float) -> tuple[list[float], list[float]]:
         ):
             while (at := time.perf_counter() - begin) < seconds:
                 sixth = min(_SIXTHS - 1, int(at / seconds * _SIXTHS))
-                # One pass, over all shards: else a sweep would go on as long as messages come, and the
-                # capacity could never be more than the writer's rate.
+                # One pass over all shards: otherwise a sweep would go on as long as messages come, and
+                # the capacity could never exceed the writer's rate.
                 count = drainer.sweep(rounds=1)
                 busy[sixth] += time.perf_counter() - begin - at
                 moved[sixth] += count
@@ -88,7 +91,7 @@ def measure(*, runs: int, quick: bool) -> Results:
         "sustained",
         f"capacity in the last third of {sustained:.0f} s over the first",
         thirds[1] / thirds[0],
-        # A target of minutes: the sixths of less are too short for it.
+        # The target is for minutes; the sixths of a shorter run are too short for it.
         least=None if quick else 0.9,
     )
     results.compare(
@@ -98,8 +101,8 @@ def measure(*, runs: int, quick: bool) -> Results:
         least=None if quick else 0.6,
     )
     results.notes += [
-        f"Capacity: messages a second of busy drain time; the writer commits {RATE} a second and shares the cores.",
-        "Figures of sixths were taken once; min and max are over the sixths.",
+        f"Capacity: messages per second of busy drain time; the writer commits {RATE} per second and shares the cores.",
+        "Each sixth was measured once; min and max are over the sixths.",
     ]
     return results
 

@@ -1,4 +1,4 @@
-"""The Celery app of the wake benchmark, and its handler, which says when it started."""
+"""The Celery app of the wake benchmark; its handler reports its start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app.autodiscover_tasks()
 
 @worker_ready.connect
 def begin(**_: object) -> None:
-    """Connect the handler, once Django is set up, and say so."""
+    """Connect the handler once Django is set up, and report it."""
     from hybridcloud.outbox import process_cell_outbox
     from tests.benchmarks.subjects.categories import Category
 

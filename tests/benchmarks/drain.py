@@ -1,4 +1,4 @@
-"""How fast messages are handed out: without it nobody could check how near the limit it is."""
+"""How fast messages are drained, beside peers and the database's limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PGQUEUER: Final = Peer("run_pgqueuer", (("batch_size", 100),))
 RELIABLE: Final = Peer("run_reliable_outbox", (("batch_size", 100),))
 
 _HOT_KEY: Final = 400
-"""django-reliable-outbox is quadratic in the depth of a key; with more it would not end in time."""
+"""django-reliable-outbox is quadratic in the depth of a key; more would not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class _Extent:
     """How much is measured.
 
     Attributes:
-        runs: of each figure.
-        turns: of a figure whose difference to another is small.
-        messages: of a shape, at most.
-        slow: messages for those that would take minutes for all of a shape.
-        waiting: messages where the handler is what takes time.
-        with_peers: whether the peers handle these too.
+        runs: runs of each figure.
+        turns: runs of a figure that differs little from another.
+        messages: messages of a shape, at most.
+        slow: messages for engines that would take minutes for a whole shape.
+        waiting: messages for handlers that take time.
+        with_peers: whether the peers run these handlers too.
     """
 
     runs: int
@@ -50,7 +50,7 @@ class _Extent:
 
 
 class DurableOurs(Ours):
-    """The same with every acknowledgement flushed to disk before the next handler."""
+    """Ours, with each acknowledgement flushed to disk before the next handler."""
 
     def drain(self) -> None:
         with patch.object(statements, "_RELAXED", ""):
@@ -58,7 +58,10 @@ class DurableOurs(Ours):
 
 
 def _engines(shape: Shape, most: int) -> dict[str, tuple[Engine, Shape]]:
-    """Return the engines for a shape with no-op handlers, each with as many messages as it can take."""
+    """Return the engines for a shape with no-op handlers, each with its shape.
+
+    Slow engines get fewer messages.
+    """
     slow = shape.at_most(most)
     hot = shape.shards == 1
     repeated = shape.objects < shape.messages
@@ -85,8 +88,8 @@ def measure(*, runs: int, quick: bool) -> Results:
     results = Results("drain", runs)
     results.notes += [
         "Rates are compared, never times: slow engines have fewer messages (the last column).",
-        "pgqueuer keeps no order per key; its rates are for less than the others do.",
-        "Of messages on 10 objects each removed one counts; the peers do not coalesce.",
+        "pgqueuer keeps no order per key, so its rates are for less work than the others do.",
+        "With 10 objects every removed message counts; the peers do not coalesce.",
     ]
     if quick:
         extent = _Extent(runs, max(runs, 5), 3000, slow=150, waiting=100, with_peers=False)
@@ -116,7 +119,10 @@ def _measure_shape(results: Results, shape: Shape, extent: _Extent) -> None:
 
 
 def _measure_overhead(results: Results, extent: _Extent) -> None:
-    """Measure the engine and the raw loop by turns of one: their difference is smaller than a drift of minutes."""
+    """Measure the engine and the raw loop in alternating runs.
+
+    Their difference is smaller than the machine's drift over minutes.
+    """
     for whole in (shapes.MANY_SHARDS, shapes.HOT_SHARD, shapes.SQUARE):
         shape = whole.at_most(extent.messages)
         measured = alternate(
@@ -129,7 +135,7 @@ def _measure_overhead(results: Results, extent: _Extent) -> None:
 
 
 def _measure_depth(results: Results, *, turns: int) -> None:
-    """Measure the cost of one message in a hot shard, shallow and deep, in the same series."""
+    """Measure a message's cost in a shallow and a deep hot shard, alternating."""
     small, large = shapes.HOT_SHARD.at_most(1000), shapes.HOT_SHARD
     measured = alternate(
         {
@@ -144,7 +150,7 @@ def _measure_depth(results: Results, *, turns: int) -> None:
 
 
 def _measure_single(results: Results, extent: _Extent) -> None:
-    """Measure one acknowledgement a message, on one hot shard."""
+    """Measure one acknowledgement per message, on one hot shard."""
     shape, slow = shapes.HOT_SHARD.at_most(3000), shapes.HOT_SHARD.at_most(extent.slow)
     engines: dict[str, tuple[Engine, Shape]] = {
         "ack=1": (Ours(Category.ACKNOWLEDGED), shape),
@@ -162,10 +168,13 @@ def _measure_single(results: Results, extent: _Extent) -> None:
 
 
 def _measure_waiting(results: Results, extent: _Extent) -> None:
-    """Measure handlers that wait 1 ms; all with the same few messages, as the handler is what takes time."""
+    """Measure handlers that wait 1 ms.
+
+    All engines get the same few messages, as most of the time is the handlers'.
+    """
     for shape in shapes.ALL:
         repeated = shape.objects < shape.messages
-        # On 10 objects there are 10 calls, so all messages fit in.
+        # With 10 objects there are only 10 calls, so all messages can be used.
         own = shape if repeated else shape.at_most(extent.waiting)
         engines: dict[str, tuple[Engine, Shape]] = {
             "ours": (Ours(), own),
@@ -186,7 +195,7 @@ def _measure_waiting(results: Results, extent: _Extent) -> None:
             key = f"{shape.name}, 1 ms/{name}"
             results.add(key, measured, "messages/s", count=engines[name][1].count)
     results.notes.append(
-        "With 1 ms handlers pgqueuer runs those of a batch side by side; the others one after another."
+        "With 1 ms handlers pgqueuer runs the handlers of a batch concurrently; the others run them one by one."
     )
 
 

@@ -1,4 +1,7 @@
-"""Draws the plots; started by `plots` in an environment of its own, so it imports nothing of ours."""
+"""Draws the plots.
+
+`plots` runs it in an environment of its own, so it imports nothing of this repository.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def _error(each: dict[str, Any]) -> tuple[list[float], list[float]]:
 def bars(
     medians: dict[str, Any], keys: list[str], title: str, unit: str, path: Path, *, log: bool
 ) -> None:
-    """Draw horizontal bars with their least and most."""
+    """Draw horizontal bars with their minimum and maximum."""
     figure, axes = plt.subplots(figsize=(8, 0.45 * len(keys) + 1.2))
     for place, key in enumerate(reversed(keys)):
         each = medians[key]

@@ -1,4 +1,4 @@
-"""Whether finding due shards costs the same however much waits: else it would be slowest when it is behind."""
+"""Whether finding due shards costs the same however many messages wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS: Final = "shard_scope, shard_identifier, category, object_identifier"
 
 
 def _fill(table: str, count: int, shards: int) -> None:
-    """Fill a table on the server: how the messages came there does not matter here, and millions take long."""
+    """Fill a table by SQL, as writing millions of messages would take long."""
     more = ", scheduled_for" if table == THEIRS else ""
     value = ", '2016-08-01'" if table == THEIRS else ""
     world.execute(
@@ -46,7 +46,7 @@ def _find(limit: int) -> None:
 
 
 def measure(*, runs: int, quick: bool) -> Results:
-    """Ask for due shards at several depths."""
+    """Find due shards at several depths."""
     results = Results("due", runs)
     depths = (10_000, 100_000, 500_000) if quick else (10_000, 1_000_000, 5_000_000)
     with assume_silo(SiloMode.CELL, cell="us"):
@@ -97,6 +97,6 @@ def _measure_depth(results: Results, depth: int, *, runs: int, with_theirs: bool
         candidates["per message, all"] = partial(_milliseconds, per_message.find_scheduled_shards)
     for warm in candidates.values():
         warm()
-    # More runs where nothing slow takes turns: single milliseconds are easily disturbed.
+    # More runs where no slow candidate alternates: single milliseconds are easily disturbed.
     for name, measured in alternate(candidates, runs=runs * (1 if with_theirs else 3)).items():
         results.add(f"{depth}/{name}", Measured(measured.values), "ms", count=depth)

@@ -1,4 +1,4 @@
-"""What is measured in the drain benchmark, each behind the same two steps: fill, then drain."""
+"""The engines of the drain benchmark, each with two steps: fill and drain."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ THEIRS = PerMessageOutbox._meta.db_table
 
 
 class Engine(Protocol):
-    """Something that hands messages to a handler."""
+    """An engine that passes messages to a handler."""
 
     def rate(self, shape: Shape, *, handler_ms: float) -> float:
-        """Fill and drain; return messages a second of the draining alone."""
+        """Fill and drain; return messages per second of the draining alone."""
         ...
 
 
 def handler(wait_ms: float, calls: list[int]) -> Callable[..., None]:
-    """Make a receiver that counts its calls, and waits if it should."""
+    """Make a receiver that counts its calls, and waits if asked to."""
     seconds = wait_ms / 1000
 
     def no_op(**_: Any) -> None:
@@ -48,7 +48,7 @@ def handler(wait_ms: float, calls: list[int]) -> Callable[..., None]:
 
 @contextmanager
 def receiving(category: Category, receiver: Callable[..., None]) -> Iterator[None]:
-    """Connect a receiver to a category inside the block."""
+    """Connect a receiver to a category for a block."""
     process_cell_outbox.connect(receiver, sender=category, weak=False)
     try:
         yield
@@ -57,14 +57,14 @@ def receiving(category: Category, receiver: Callable[..., None]) -> Iterator[Non
 
 
 class Ours:
-    """The engine through its public API: messages written by it, drained by its `Drainer`."""
+    """The engine through its public API; its `Drainer` drains its messages."""
 
     def __init__(self, category: Category = Category.DRAINED) -> None:
         self.category = category
 
     def fill(self, shape: Shape) -> None:
         world.empty(*OURS)
-        # Not in an outbox_context, which would write only the newest of each object.
+        # Not in an outbox_context, which would write only the newest message of each object.
         CellOutbox.objects.using(US).bulk_create(
             self.category.as_cell_outbox(
                 shard_identifier=shard, object_identifier=each, payload={"n": each}
@@ -128,5 +128,5 @@ def _check(who: str, calls: int, wanted: int, table: str) -> None:
     if calls != wanted or left:
         raise AssertionError(
             f"{who}: {calls} handler calls instead of {wanted}, {left} messages left. "
-            f"A figure of an engine that did not do the work is worth nothing."
+            f"The figure is invalid, as the engine did not do all the work."
         )

@@ -1,4 +1,4 @@
-"""Makes the environments that cannot be ours, from hashed locks: without it peers would clash with us."""
+"""Makes separate environments, from hashed locks, for peers and plots."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ENVIRONMENTS = ROOT / ".run" / "bench-envs"
 
 
 def python_of(name: str, lock: Path) -> Path:
-    """Return the interpreter of an environment, made anew when its lock has changed.
+    """Return an environment's interpreter, rebuilt if its lock has changed.
 
     Raises:
-        CalledProcessError: it could not be made, as without a package index.
+        CalledProcessError: it could not be made, for example without a package index.
     """
     folder = _ENVIRONMENTS / name
     python, stamp = folder / "bin" / "python", folder / "stamp"
@@ -39,5 +39,5 @@ def peers() -> Path:
 
 
 def plots() -> Path:
-    """Return the interpreter of the environment that draws."""
+    """Return the interpreter of the plots' environment."""
     return python_of("plots", HERE / "plots.lock")

@@ -1,7 +1,7 @@
-"""What the database itself allows, by hand-written SQL on a raw connection: without it nobody sees what is left to win.
+"""The limits of the database: hand-written SQL on a bare connection.
 
-No failures, no fairness, no switches, no lease that anyone renews. The raw loop
-does what an engine cannot do without: claim, read, group, call, acknowledge.
+There are no failures, no fairness, no switches and no renewal of leases. The raw
+loop does only what every engine must do: claim, read, group, call, acknowledge.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHARDS = SHARDS_PER_PASS
 _MESSAGES = 10_000
-"""Enough to see all messages of a shape at once, since ours looks further behind what it reads."""
+"""Enough to read all messages of a shape at once, because ours looks beyond what it reads."""
 _ACK = 100
 _PINS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off"
 _CLAIM = f"""
@@ -59,7 +59,7 @@ DELETE FROM hybridcloud_celllease l USING unnest(%s::integer[], %s::bigint[]) k(
 
 
 class RawLoop:
-    """The statements of a pass and one signal a group, with nothing around them."""
+    """The statements of a pass and one signal per group, and nothing else."""
 
     def __init__(self, *, ack: int = _ACK, durable: bool = False) -> None:
         self.ack = ack
@@ -122,7 +122,7 @@ class RawLoop:
 
 
 class ExactDeletes:
-    """Nothing but reading ids and deleting exactly these, durably, in slices."""
+    """Only reads ids and deletes exactly these, durably, in slices."""
 
     def __init__(self, *, each: int) -> None:
         self.each = each

@@ -1,4 +1,7 @@
-"""A drainer without Celery in a process of its own, started by `wake`: its handler says when it started."""
+"""A drainer without Celery, in a process that `wake` starts.
+
+Its handler reports its start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes measurements that can be compared: without it a drift of the machine would look like a difference."""
+"""Takes comparable measurements, in alternating runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One figure, several times."""
+    """One figure, measured several times."""
 
     values: tuple[float, ...]
 
@@ -42,9 +42,10 @@ def alternate(
     runs: int,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Measured]:
-    """Measure each candidate ``runs`` times, in turns, every other round in reverse.
+    """Measure each candidate ``runs`` times, alternating.
 
-    So what slows the machine down for a while slows all of them down.
+    Every other round is in reverse order. So a slow phase of the machine affects
+    all candidates.
     """
     values: dict[str, list[float]] = {name: [] for name in candidates}
     for number in range(runs):
@@ -57,13 +58,13 @@ def alternate(
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of two medians, and what it should be.
+    """A ratio of two medians, and its target.
 
     Attributes:
         what: what was compared, in words.
         value: the ratio.
-        least: the least that is good; None: no such bound.
-        most: the most that is good; None: no such bound.
+        least: the lowest good value; None: no such bound.
+        most: the highest good value; None: no such bound.
     """
 
     what: str
@@ -92,15 +93,15 @@ class Ratio:
 
 @dataclass(slots=True)
 class Results:
-    """What a benchmark found.
+    """The results of a benchmark.
 
     Attributes:
-        name: the benchmark's.
+        name: the benchmark's name.
         runs: how often each figure was measured.
-        medians: figures by key, such as ``ours/100x100`` in messages a second.
+        medians: figures by key, such as ``100x100/ours`` in messages per second.
         units: their units, by key.
         ratios: comparisons by key.
-        notes: what a reader must know to read them.
+        notes: what a reader must know about them.
     """
 
     name: str
@@ -114,7 +115,7 @@ class Results:
     def add(
         self, key: str, measured: Measured | Sequence[float], unit: str, *, count: int | None = None
     ) -> None:
-        """Keep a figure; ``count``: how many messages or rows each run had."""
+        """Add a figure; ``count``: how many messages or rows each run had."""
         self.medians[key] = (
             measured if isinstance(measured, Measured) else Measured(tuple(measured))
         )
@@ -131,7 +132,7 @@ class Results:
         least: float | None = None,
         most: float | None = None,
     ) -> None:
-        """Keep a comparison."""
+        """Add a comparison."""
         self.ratios[key] = Ratio(what, value, least, most)
 
     def median(self, key: str) -> float:
@@ -160,7 +161,7 @@ class Results:
 
 
 def describe_machine(dsn: str) -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the facts of the machine that the figures depend on."""
     with psycopg.connect(dsn) as connection:
         shown = {
             name: connection.execute(f"SHOW {name}").fetchone()[0]  # type: ignore[index]

@@ -1,10 +1,10 @@
-"""The per-message algorithm that the reference publishes, re-created through the Django ORM to measure it.
+"""The reference's per-message algorithm, recreated with the Django ORM.
 
-Written from its public description alone: due shards by GROUP BY, the head of a
-shard locked, the whole shard's schedule moved, then one transaction for each
-group: lock the head, look for the newest and the oldest of its group, send the
-signal, delete the older ones in slices of 50 and the newest last. It has no
-metrics, no spans and no option look-ups, so the real one is slower.
+It is written only from the public description: due shards by GROUP BY, the head of
+a shard locked, the whole shard's schedule moved, then one transaction for each
+group: lock the head, find the newest and the oldest of its group, send the signal,
+delete the older ones in slices of 50 and the newest last. It has no metrics, no
+spans and no option lookups, so the real one is slower.
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ def find_scheduled_shards() -> list[dict[str, Any]]:
 
 
 def prepare_next_from_shard(shard: Mapping[str, Any]) -> PerMessageOutbox | None:
-    """Lock the head of a shard and move the schedule of all its messages; None if it is taken."""
+    """Lock the head of a shard and move the schedule of all its messages.
+
+    Returns:
+        The head; None if the shard is locked or empty.
+    """
     try:
         with transaction.atomic(using=US, savepoint=False):
             head = _lock_head(shard, nowait=True)
@@ -80,7 +84,7 @@ def _lock_head(
 
 
 def drain_shard(shard: Mapping[str, Any], *, flush_all: bool) -> int:
-    """Handle a shard's messages, one group and one transaction after another; return the calls."""
+    """Handle a shard's messages, one transaction per group; return the calls."""
     bound = None
     if not flush_all:
         newest = _rows().filter(**shard).order_by("-id").first()
@@ -127,7 +131,7 @@ def _process_group(head: PerMessageOutbox) -> None:
 
 
 def process_batch() -> int:
-    """Drain all due shards, as the scheduler's task does; return the handler calls."""
+    """Drain all due shards, as the scheduler's task does; return the calls."""
     calls = 0
     for shard in find_scheduled_shards():
         if prepare_next_from_shard(shard) is not None:

@@ -1,4 +1,4 @@
-"""Brings the last results into the docs, tables and plots; without it the page would show what once was.
+"""Writes the latest results into the documentation's tables and plots.
 
 ``make bench-plots``, after ``make bench``.
 """
@@ -42,7 +42,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _fill(text: str, name: str, content: str) -> str:
-    """Put content between the marks of a name; a page without them stays as it is."""
+    """Replace the content between the marks of a name, if the page has them."""
     marks = rf"(<!-- {name}: made by make bench-plots -->\n).*?(<!-- {name}: end -->)"
     return re.sub(marks, lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text, flags=re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""Shows results to people and keeps them for machines: without it each benchmark would print in its own way."""
+"""Prints results for people, and stores them as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ console = Console(width=130, soft_wrap=False)
 
 
 def tell(what: str) -> None:
-    """Say what is measured now."""
+    """Print what is being measured."""
     console.print(f"[dim]  {what}[/dim]")
 
 
@@ -52,7 +52,7 @@ def _figures(results: Results) -> Table:
 
 
 def verdicts(ratios: Iterable[tuple[str, Ratio]], *, title: str) -> Table:
-    """Make the table of comparisons, targets first reached or missed, failed ones too."""
+    """Make the table of comparisons, with reached and missed targets."""
     table = Table(title=title)
     for column in ("what", "value", "target", "result"):
         table.add_column(column, justify="left" if column == "what" else "right")
@@ -70,7 +70,7 @@ def verdicts(ratios: Iterable[tuple[str, Ratio]], *, title: str) -> Table:
 
 
 def number(value: float) -> str:
-    """Return a figure with three digits that mean something."""
+    """Return a figure with three significant digits, or as an integer."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -1,7 +1,7 @@
-"""What a call to another silo costs, alone and in a batch: without it nobody would see why replication goes in batches.
+"""What a call to another silo costs, alone and in a batch.
 
-The other silo is a real server in a process of its own; the bytes are signed,
-parsed and checked on both sides.
+The other silo is a real server in a process of its own; both sides sign, parse and
+check the bytes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _alone(count: int) -> float:
 
 
 def _unkept(address: str, count: int) -> float:
-    """Call with a transport of its own each time, so without keep-alive."""
+    """Call with a new transport each time, and so without keep-alive."""
     begin = time.perf_counter()
     for _ in range(count):
         with transport.override(HttpTransport(lambda _: address)):
@@ -92,7 +92,7 @@ def _in_batches(each: int, batches: int) -> float:
 
 
 def measure(*, runs: int, quick: bool) -> Results:
-    """Call over HTTP, one call a request and many."""
+    """Call over HTTP, with one call and with many per request."""
     results = Results("rpc", runs)
     count = 100 if quick else 500
     with (

@@ -1,4 +1,4 @@
-"""The benchmarks' settings: two silos, no example company, nothing flushed unless a benchmark says so."""
+"""The benchmarks' settings: two silos, and no flush unless asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forms in which messages wait; engines that shine in one are slow in another."""
+"""The shapes in which messages wait; an engine may be fast in one only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many messages wait in how many shards, about how many objects of each.
+    """How many messages wait in how many shards, about how many objects.
 
     Attributes:
         name: such as ``100x100``.
-        shards: how many.
-        messages: in each shard.
-        objects: in each shard; fewer than messages: several are about one object.
+        shards: how many shards.
+        messages: messages in each shard.
+        objects: objects in each shard; if fewer than messages, several are about one object.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Shape:
 
     @property
     def count(self) -> int:
-        """Messages in all."""
+        """The number of all messages."""
         return self.shards * self.messages
 
     @property
@@ -36,13 +36,13 @@ class Shape:
         return self.shards * self.objects
 
     def rows(self) -> Iterator[tuple[int, int]]:
-        """Yield (shard, object) in the order of writing: shards take turns, as tenants do."""
+        """Yield (shard, object) in the order of writing, shards interleaved."""
         for number in range(self.messages):
             for shard in range(1, self.shards + 1):
                 yield shard, number % self.objects + 1
 
     def at_most(self, count: int) -> Shape:
-        """Return the same form with at most so many messages."""
+        """Return the same shape with at most this many messages."""
         if self.count <= count:
             return self
         if self.messages == 1:
@@ -51,7 +51,7 @@ class Shape:
             return replace(self, messages=count, objects=min(self.objects, count))
         messages = max(1, count // self.shards)
         if messages * self.shards > count or messages < self.messages // 10:
-            # Both shrink: 100 shards of 10 are another form than 32 of 32.
+            # Both sides shrink: 100 shards of 10 are a different shape from 32 of 32.
             side = max(1, int(count**0.5))
             return replace(self, shards=side, messages=side, objects=min(self.objects, side))
         return replace(self, messages=messages, objects=min(self.objects, messages))

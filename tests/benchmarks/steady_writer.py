@@ -1,4 +1,4 @@
-"""A writer in a process of its own, started by `bloat`: commits messages at a steady rate."""
+"""A writer, in a process that `bloat` starts: commits at a steady rate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main() -> None:
             if behind < _EACH:
                 time.sleep(0.002)
                 continue
-            # Never more at once than a tenth of a second's, however far behind it is.
+            # Never more at once than a tenth of a second's messages, however far behind it is.
             count = min(behind, told["rate"] // 10)
             CellOutbox.objects.using(US).bulk_create(
                 Category.DRAINED.as_cell_outbox(

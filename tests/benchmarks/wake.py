@@ -1,7 +1,7 @@
-"""How long a committed message waits for its handler: without it nobody knows what a kick is worth and costs.
+"""How long a committed message waits for its handler, and what kicks cost.
 
-Two ways to kick, each the one that every writer takes: a task to a real Celery
-worker with the queue of one cell, and NOTIFY to a drainer that listens.
+There are two ways to wake a drainer, both measured as a writer uses them: a task to
+a real Celery worker with the queue of one cell, and NOTIFY to a listening drainer.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 _QUEUE: Final = "hybridcloud.cell.us"
 _WRITERS: Final = 2
 _PAUSE: Final = 0.12
-"""Longer than a kick is held back, so that each message is the first of its kick."""
+"""Longer than a kick is deferred, so that each message is the first of its kick."""
 
 
 class _Committed(hooks.Hooks):
-    """Notes when the newest commit was: after it, and before its kick."""
+    """Notes the time of the newest commit, after it and before its kick."""
 
     at = 0.0
 
@@ -126,14 +126,14 @@ def _commits(children: list[Child], *, mode: str, seconds: float) -> float:
 
 
 def measure(*, runs: int, quick: bool) -> Results:
-    """Measure the way from commit to handler, and what kicks cost writers."""
+    """Measure the time from commit to handler, and what kicks cost writers."""
     results = Results("wake", runs)
-    # Kicks go by the app that is current in the process.
+    # Kicks use the app that is current in the process.
     celery_app.app.set_current()
     client = redis.Redis.from_url(os.environ["REDIS_URL"], socket_timeout=90)
     samples, seconds = (15, 1.0) if quick else (100, 3.0)
     world.empty(*OURS)
-    # By turns would start a worker for each run, so the runs of one way follow one another.
+    # Alternating would start a worker for each run, so the runs of one way follow each other.
     with _worker(client):
         by_task = [_latencies(client, samples, kick="celery") for _ in range(runs)]
         tell("writers with a worker that drains what they write")
@@ -142,7 +142,7 @@ def measure(*, runs: int, quick: bool) -> Results:
     world.empty(*OURS)
     with _listener(client):
         by_notify = [_latencies(client, samples, kick="notify") for _ in range(runs)]
-        time.sleep(_PAUSE)  # the last kick may have been held back
+        time.sleep(_PAUSE)  # the last kick may have been deferred
     notifier().close()
     _measure_writers(results, "writers alone", runs=runs, seconds=seconds)
     client.delete(_QUEUE)
@@ -175,7 +175,7 @@ def measure(*, runs: int, quick: bool) -> Results:
         results.median("with a worker/kick") / results.median("with a worker/cron"),
     )
     results.notes.append(
-        "With a worker: it shares the cores with the writers, and drains only where it is kicked."
+        "With a worker: it shares the cores with the writers, and drains only when it is kicked."
     )
     return results
 

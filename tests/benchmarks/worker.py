@@ -1,4 +1,7 @@
-"""A drainer in a process of its own, started by `workers`: drains when told, and says how many calls it made."""
+"""A drainer, in a process that `workers` starts.
+
+It drains when told to, and reports how many handler calls it made.
+"""
 
 from __future__ import annotations
 

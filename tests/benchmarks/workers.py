@@ -1,4 +1,4 @@
-"""Drains with two processes: without it nobody would see whether workers stand in one another's way."""
+"""Drains with one process and with two, to see how workers scale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Child:
-    """A process of our own with Django set up, which does what a line on its input says."""
+    """A process with Django set up, which obeys the lines on its input."""
 
     def __init__(self, program: str, **arguments: object) -> None:
         self.process = subprocess.Popen(
@@ -42,7 +42,7 @@ class Child:
         )
 
     def hear(self) -> str:
-        """Return the next line that it says."""
+        """Return the next line of its output."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -50,13 +50,13 @@ class Child:
         return line.strip()
 
     def say(self, line: str) -> None:
-        """Give it a line."""
+        """Send it a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def end(self) -> None:
-        """Let it end, by force if it does not."""
+        """End it, by force if needed."""
         try:
             self.say("end")
             self.process.wait(10)
@@ -65,7 +65,7 @@ class Child:
             self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
-                # It may have ended by itself, with our last word unread.
+                # It may have ended on its own, with the last line unread.
                 with suppress(BrokenPipeError):
                     stream.close()
 
@@ -92,7 +92,7 @@ def _rate(children: list[Child], shape: Shape, *, handler_ms: float) -> float:
 
 
 def measure(results: Results, *, runs: int) -> None:
-    """Drain with one process and with two, which share the due shards as the tasks do."""
+    """Drain with one process and with two that share the due shards."""
     children = [Child("worker") for _ in range(2)]
     try:
         for child in children:

@@ -1,4 +1,4 @@
-"""Brings up the databases of the benchmarks: without it they would write into the tables of somebody else."""
+"""Makes the databases of the benchmarks, and prepares their tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALIASES = (CONTROL, US)
 PEER_DATABASE = "bench_peer"
 _ATTEMPTS = 600
 _LOCK_TIMEOUT_MS = 50
-"""Less than deadlock_timeout, after which PostgreSQL would choose who loses."""
+"""Less than deadlock_timeout, after which PostgreSQL would choose a victim."""
 
 
 @contextmanager
@@ -53,17 +53,18 @@ def environment() -> Mapping[str, str]:
 
 
 def execute(sql: str, params: Any = None, *, alias: str = US) -> list[tuple[Any, ...]]:
-    """Run SQL by itself and return its rows."""
+    """Run SQL on an alias's database and return its rows."""
     with connections[alias].cursor() as cursor:
         cursor.execute(sql, params)
         return cursor.fetchall() if cursor.description else []
 
 
 def empty(*tables: str, alias: str = US) -> None:
-    """Empty tables; no copy of their rows matters here. Ids go on, since drainers remember them.
+    """Empty tables, without messages about their rows.
 
-    Gives way, and tries again, where a drainer still works on them: else one of both would meet a
-    deadlock, or the next run begin with the wait for it.
+    Ids go on, since drainers remember them. If a drainer still works on the tables, this gives way
+    and tries again: otherwise one of the two would meet a deadlock, or the next run would begin
+    with the wait for the drainer.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -79,9 +80,10 @@ def empty(*tables: str, alias: str = US) -> None:
 
 
 def settle(*tables: str, alias: str = US) -> None:
-    """Do what autovacuum would have done by now, so that each run begins with good statistics.
+    """Vacuum and analyze, so that each run begins with good statistics.
 
-    And let the checkpoint of the filling not fall into the measurement.
+    In production autovacuum would have done so by now. The checkpoint keeps the filling's
+    writes out of the measurement.
     """
     for table in tables:
         execute(f"VACUUM ANALYZE {table}", alias=alias)

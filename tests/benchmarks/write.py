@@ -1,4 +1,4 @@
-"""What an outbox adds to a write: without it nobody would know the price of never losing a change."""
+"""What an outbox adds to the cost of a write."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _no_op(**_: object) -> None:
     """Handle nothing."""
 
 
-# One change each, in all the ways.
+# One change, in each of the ways.
 
 
 def plain(number: int) -> None:
@@ -145,12 +145,12 @@ def flushed_per_message(number: int) -> None:
 
 
 def _cost(change: Callable[[int], None], *, times: int, rows: int) -> float:
-    """Return the microseconds that a row takes."""
+    """Return the microseconds per row."""
     world.empty(*_TABLES)
     for number in range(5):
         change(number)
     if "flushed" in change.__name__:
-        # The flushed ways leave nothing behind; the other must not make them dig.
+        # The flushed ways leave nothing behind; rows that the other left must not slow them down.
         world.empty(*OURS, THEIRS)
     begin = time.perf_counter()
     for number in range(times):
@@ -208,7 +208,7 @@ def _bulk_cost(create: Callable[[int], None], count: int) -> float:
 
 
 def measure(*, runs: int, quick: bool) -> Results:
-    """Write in all the ways, one row, ten rows and ten thousand at once."""
+    """Write one row, ten rows and ten thousand at once, in all the ways."""
     results = Results("write", runs)
     times, count = (150, 2000) if quick else (300, 10_000)
     post_save.connect(_no_op, sender=HeardDocument)
@@ -217,7 +217,7 @@ def measure(*, runs: int, quick: bool) -> Results:
             results,
             "one row",
             (plain, plain_in_atomic, ours, ours_heard, triggered, per_message_row),
-            # Differences of a tenth: less than a disk varies by from run to run.
+            # The differences of a tenth are less than a disk varies from run to run.
             runs=max(runs, 15),
             times=times,
         )

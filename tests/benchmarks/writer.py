@@ -1,4 +1,4 @@
-"""Writers in a process of its own, started by `wake`: several threads that commit one message after another."""
+"""Writers, in a process that `wake` starts: threads that commit messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _commit_for(seconds: float, counts: list[int], number: int) -> None:
 
 
 def main() -> None:
-    # Kicks go by the app that is current in the process.
+    # Kicks use the app that is current in the process.
     celery_app.app.set_current()
     count = json.loads(sys.argv[1])["threads"]
     sys.stdout.write("ready\n")

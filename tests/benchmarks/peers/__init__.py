@@ -1,8 +1,9 @@
-"""Runs the peers, each in a process and a database of its own: else comparisons would rest on what others once wrote.
+"""Runs the peers, each in a process and a database of its own.
 
-Each program beside this file fills its queue, drains it and prints the seconds
-of the draining, as its documentation says to run a worker that stops when
-nothing is left. They import nothing of ours: they run in their own environment.
+Each program beside this file fills its queue, drains it and prints the seconds of
+the draining. It does so as the peer's documentation says to run a worker that stops
+when nothing is left. The programs run in an environment of their own, so they import
+nothing of this repository.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ class Peer:
 
     Attributes:
         program: the file beside this one, without its suffix.
-        options: what the program is told besides the shape.
+        options: what the program is told in addition to the shape.
     """
 
     program: str
     options: tuple[tuple[str, Any], ...] = ()
 
     def rate(self, shape: Shape, *, handler_ms: float = 0) -> float:
-        """Fill and drain in a fresh database; return messages a second of the draining alone."""
+        """Fill and drain in a fresh database; return messages drained per second.
+
+        Only the draining is timed.
+        """
         python = environments.peers()
         _fresh_database()
         told = {
@@ -71,7 +75,7 @@ def _fresh_database() -> None:
 
 
 def drop_database() -> None:
-    """Leave nothing behind."""
+    """Drop the peers' database."""
     with psycopg.connect(world.dsn(world.US), autocommit=True) as connection:
         connection.execute(f'DROP DATABASE IF EXISTS "{world.PEER_DATABASE}" WITH (FORCE)')
 

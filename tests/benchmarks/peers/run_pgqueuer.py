@@ -1,4 +1,7 @@
-"""PgQueuer: one entrypoint, drained. It has no order per key, so it does less than the others here."""
+"""PgQueuer: one entrypoint, drained.
+
+It keeps no order per key, so it does less than the others here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Procrastinate: a job per message, its lock the shard; deleted when it succeeded, as the queue would only grow."""
+"""Procrastinate: a job per message, with the shard as its lock.
+
+Jobs are deleted when they succeed, because otherwise the queue would only grow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import time
 
 import procrastinate
 
-# Its default is a line for each job; nobody runs a busy worker at that level.
+# By default it logs a line for each job, which is not how a busy worker is run.
 logging.basicConfig(level=logging.WARNING)
 
 
@@ -39,7 +42,7 @@ async def main() -> None:
             await connection.execute("CHECKPOINT")
             await connection.set_autocommit(False)
         begin = time.perf_counter()
-        # Side by side it also stops when what is left waits for a lock.
+        # With concurrency it also stops when the remaining jobs wait for a lock.
         while calls[0] < len(told["rows"]):
             await app.run_worker_async(
                 wait=False,

@@ -1,4 +1,7 @@
-"""django-reliable-outbox: an event per message, its key the shard, drained by the worker's burst mode."""
+"""django-reliable-outbox: an event per message, with the shard as its key.
+
+The burst mode of its worker drains them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from django.conf import settings
 
 told = json.load(sys.stdin)
 url = urlsplit(told["dsn"])
-# A line for each message otherwise.
+# Otherwise it logs a line for each message.
 logging.disable(logging.INFO)
 settings.configure(
     INSTALLED_APPS=["reliable_outbox"],

@@ -1,1 +1,1 @@
-"""The Django app whose models the benchmarks write: the same columns with and without an outbox."""
+"""The Django app of the models that the benchmarks write."""

@@ -1,4 +1,4 @@
-"""The kinds of message that the benchmarks drain, one for each policy that costs differently."""
+"""The benchmarks' categories, one for each policy with a cost of its own."""
 
 from __future__ import annotations
 

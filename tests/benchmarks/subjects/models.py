@@ -1,4 +1,4 @@
-"""What the benchmarks write: one document with an outbox and one without; and the per-message outbox."""
+"""The models that the benchmarks write, with and without an outbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_AGO = datetime(2016, 8, 1, tzinfo=UTC)
 
 @cell_silo_model
 class PerMessageOutbox(models.Model):
-    """The outbox table as the reference describes it: its columns, its key and its three indexes."""
+    """The outbox table of the reference: its columns, key and three indexes."""
 
     shard_scope = models.PositiveIntegerField()
     shard_identifier = models.BigIntegerField()
@@ -49,7 +49,7 @@ class PerMessageOutbox(models.Model):
 
 @cell_silo_model
 class Walked(ReplicatedCellModel):
-    """What a backfill walks; SQL makes its messages."""
+    """A model to backfill; SQL makes its messages."""
 
     category = Category.WALKED
 
@@ -65,7 +65,7 @@ class Walked(ReplicatedCellModel):
 
 @cell_silo_model
 class WalkedWithPayload(ReplicatedCellModel):
-    """The same, but Python makes its messages."""
+    """A model to backfill; Python makes its messages."""
 
     category = Category.WALKED_WITH_PAYLOAD
 
@@ -83,7 +83,7 @@ class WalkedWithPayload(ReplicatedCellModel):
 
 
 class DocumentColumns(models.Model):
-    """What both documents consist of."""
+    """The columns of all documents."""
 
     organization_id = models.BigIntegerField(db_index=True)
     name = models.CharField(max_length=100)
@@ -95,7 +95,7 @@ class DocumentColumns(models.Model):
 
 @cell_silo_model
 class Plain(DocumentColumns):
-    """A document that nobody else hears of."""
+    """A document that is not replicated."""
 
     def __str__(self) -> str:
         return self.name
@@ -121,7 +121,7 @@ class Document(ReplicatedCellModel, DocumentColumns):
 
 
 class HeardDocument(Document):
-    """The same, for saves that a receiver of Django's signals hears of: the long way."""
+    """A document whose saves have a signal receiver: the long way."""
 
     class Meta:
         proxy = True
@@ -132,7 +132,7 @@ class HeardDocument(Document):
 
 @cell_silo_model
 class TriggeredDocument(ReplicatedCellModel, DocumentColumns):
-    """The same, its messages written by triggers."""
+    """A document whose messages are written by triggers."""
 
     category = Category.TRIGGERED
     outbox_via = "trigger"

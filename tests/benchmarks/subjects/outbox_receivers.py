@@ -1,4 +1,4 @@
-"""Imported by itself at start; so the RPC service is known to whoever serves it."""
+"""Imported at start, so that the RPC service is registered in the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The RPC service of the benchmark: an upsert, the work that replication does on the far side."""
+"""The RPC service of the benchmark, which does no work of its own."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class BenchService(RpcService):
 
     @classmethod
     def get_local_implementation(cls) -> RpcService:
-        """Return the one that runs in control."""
+        """Return the service that runs in control."""
         return LocalBenchService()
 
 
 class LocalBenchService(BenchService):
     def put(self, *, document: RpcDocument) -> int:
-        """Do no work: the call itself is what is measured."""
+        """Do no work, because the call itself is measured."""
         return document.id
 
 

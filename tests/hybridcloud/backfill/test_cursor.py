@@ -179,7 +179,7 @@ def test_a_redis_that_is_down_is_asked_once_and_then_left_alone_for_a_while(
     settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "REDIS_URL": "redis://127.0.0.1:1/0"}  # type: ignore[attr-defined]
     fill_organizations(range(1, 20))
     walk()
-    assert len([each for each in caplog.records if "not shown in redis" in each.message]) == 1
+    assert len([each for each in caplog.records if "not shown in Redis" in each.message]) == 1
 
 
 def test_a_batch_that_rolls_back_takes_its_position_along() -> None:

@@ -199,7 +199,7 @@ def test_decorating_a_method_of_a_test_case_for_all_silos_is_refused() -> None:
 
 def test_decorating_what_is_no_test_is_refused() -> None:
     wrong: Any = 5
-    with pytest.raises(TypeError, match=r"^5 is no test"):
+    with pytest.raises(TypeError, match=r"^5 is not a test"):
         cell_silo_test(wrong)
 
 
@@ -216,7 +216,9 @@ def test_switches_nest_and_restore() -> None:
 
 
 def test_models_of_two_silos_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^No one silo has these models: .*acme\.Organization in"):
+    with pytest.raises(
+        ValueError, match=r"^No single silo has these models: .*acme\.Organization in"
+    ):
         assume_test_silo_mode_of(Organization, OrganizationMapping)
     with pytest.raises(ValueError, match=r"^No model was given"):
         assume_test_silo_mode_of()
