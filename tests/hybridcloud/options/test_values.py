@@ -139,7 +139,7 @@ def test_a_stored_value_of_another_type_gives_the_default_and_a_warning(
     with caplog.at_level(logging.WARNING, "hybridcloud.options"):
         assert [options.get(LIMIT), options.get(LIMIT)] == [5, 5]
     assert caplog.messages == [
-        "Stored value 'many' of option 'tests.limit' is no int, its default holds"
+        "Stored value 'many' of option 'tests.limit' is not of type int, using its default"
     ]
 
 
