@@ -101,7 +101,7 @@ def set(key: str, value: Any, *, by: str = "", reason: str = "") -> None:  # noq
         UnknownOptionError: the key is not registered.
         OptionValueError: the value has the wrong type, or the settings pin the option.
     """
-    require_accepted(find_definition(key), value, where="was to be set")
+    require_accepted(find_definition(key), value, where="in options.set()")
     _refuse_pinned(key)
     model, alias = apps.get_model("hybridcloud", "Option"), current_alias()
     with transaction.atomic(using=alias):
