@@ -64,7 +64,7 @@ def _capture(
     *,
     fingerprint: list[str] | None = None,
 ) -> None:
-    import sentry_sdk  # noqa: PLC0415 - imported at first use, because it slows down start-up
+    import sentry_sdk  # noqa: PLC0415 - imported at first use: it costs every process its start
 
     with sentry_sdk.new_scope() as scope:
         for name, value in tags.items():
