@@ -72,7 +72,7 @@ class OptionChange:
 def get(key: str) -> Any:
     """Return the value of an option in the current silo.
 
-    The value is at most 5 seconds old. Never raises because of the database: if
+    The value is at most a few seconds old. Never raises because of the database: if
     it cannot be read, the last known value is returned, or else the default. A
     transaction that set options sees the new values.
 
