@@ -1,4 +1,7 @@
-"""The Django app: every side effect of installing the framework is listed here."""
+"""The Django app `hybridcloud`.
+
+`ready()` lists every side effect of installing the framework.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from django.apps import AppConfig
 
 
 class HybridCloudConfig(AppConfig):
-    """Freezes the registries, connects telemetry, and sets the kick up."""
+    """Freezes the registries, installs telemetry and sets up the kick."""
 
     name = "hybridcloud"
     label = "hybridcloud"

@@ -1,7 +1,8 @@
-"""What caused what, across silos: without it a loop of messages and calls would go round for ever (rule 9).
+"""Causation: the chain of messages that led to what runs now.
 
-A causation is carried by a context variable, travels in the ``headers`` of
-messages and RPC calls, and grows by one link at each handler.
+It limits loops of messages and calls across silos (rule 9). A causation is kept
+in a context variable, sent in the ``headers`` of messages and RPC calls, and
+extended by one link at each handler.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 type First = tuple[str, int, str]
-"""What a chain begins with: the label of a message's table, its id and its category's name."""
+"""The first message of a chain: the label of its table, its id and its category's name."""
 
 _KEPT_LINKS = 32
 
@@ -26,8 +27,8 @@ class Causation:
 
     Attributes:
         correlation_id: the same for everything that one change caused.
-        depth: handlers that were passed, in all silos.
-        chain: names of the categories passed, newest last; the newest 32 are kept.
+        depth: the number of handlers in the chain, across all silos.
+        chain: the names of their categories, newest last; only the newest 32 are kept.
     """
 
     correlation_id: str
@@ -36,21 +37,21 @@ class Causation:
 
     @classmethod
     def begun(cls, first: First) -> Self:
-        """Return the causation inside the handler of a message that nothing known has caused."""
+        """Return the causation in the handler of a chain's first message."""
         label, identifier, name = first
         return cls(f"{label}:{identifier}", 1, (name,))
 
     def followed_by(self, link: str) -> Causation:
-        """Return the causation inside the handler of ``link``."""
+        """Return the causation in the handler of a message of category ``link``."""
         return Causation(self.correlation_id, self.depth + 1, (*self.chain, link)[-_KEPT_LINKS:])
 
     def as_headers(self) -> dict[str, Any]:
-        """Return what messages and calls carry, as JSON."""
+        """Return the headers of messages and calls, ready for JSON."""
         return {"correlation": self.correlation_id, "depth": self.depth, "chain": list(self.chain)}
 
 
 def current() -> Causation | None:
-    """Return the causation of what runs now; None outside handlers and RPC calls."""
+    """Return the current causation; None outside handlers and RPC calls."""
     here = _here.get()
     if isinstance(here, tuple):
         return Causation.begun(here)
@@ -58,18 +59,24 @@ def current() -> Causation | None:
 
 
 def current_headers() -> dict[str, Any] | None:
-    """Return the headers for a message or call made now; None outside handlers and RPC calls."""
+    """Return the headers for a message that is written or a call made now.
+
+    None outside handlers and RPC calls.
+    """
     causation = current()
     return None if causation is None else causation.as_headers()
 
 
 def is_inside() -> bool:
-    """Say whether a handler, or a call that came by RPC, is running: a flush must not wait there."""
+    """Return whether a handler or an incoming RPC call is running.
+
+    A flush must not wait there.
+    """
     return _here.get() is not None
 
 
 def from_headers(headers: Mapping[str, Any] | None) -> Causation:
-    """Read a causation from headers; malformed or absent ones begin a new chain."""
+    """Read a causation from headers; missing or invalid ones begin a chain."""
     if isinstance(headers, dict):
         correlation, depth, chain = (headers.get(k) for k in ("correlation", "depth", "chain"))
         if isinstance(correlation, str) and isinstance(depth, int) and isinstance(chain, list):
@@ -78,7 +85,10 @@ def from_headers(headers: Mapping[str, Any] | None) -> Causation:
 
 
 class inside:  # noqa: N801 - used like a function
-    """Run a handler, or a call that came by RPC, with this causation; None: it is not known."""
+    """Run a handler or an incoming RPC call with this causation.
+
+    None means that the causation is unknown.
+    """
 
     __slots__ = ("_causation", "_token")
 
@@ -93,12 +103,12 @@ class inside:  # noqa: N801 - used like a function
 
 
 class beginning:  # noqa: N801 - used like a function
-    """Run handlers one after another, the causation of each beginning with its message.
+    """Run handlers one after another, each at the beginning of a chain.
 
-    What the block gives is to be called before each handler with the label of
-    the message's table, its id and its category's name, as one tuple; and with
-    None before anything that is not a handler. A causation is made of them when
-    it is asked for; most handlers never do.
+    ``with`` returns a function. Call it before each handler with one tuple of
+    the label of the message's table, the message's id and its category's name,
+    and with None before anything that is not a handler. The causation is only
+    built when it is needed, which in most handlers is never.
     """
 
     __slots__ = ("_token",)

@@ -1,7 +1,8 @@
-"""Reads ``settings.HYBRIDCLOUD`` into one frozen object: without it a typo in a key would be a silent default.
+"""The framework's settings: ``settings.HYBRIDCLOUD`` as a frozen object.
 
-The keys that say what a silo is (``SILO_MODE``, ``CELLS`` and so on) are read
-by ``silos``; they are known here so that they are not taken for typos.
+An unknown key is an error, so that a typo does not leave a default in force.
+The keys that define the silos (``SILO_MODE``, ``CELLS`` and so on) are read by
+``silos``; they are listed here only so that they count as known.
 """
 
 from __future__ import annotations
@@ -35,29 +36,32 @@ def _default_outbox_models() -> Mapping[str, Sequence[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The framework's settings; the key in ``HYBRIDCLOUD`` is the field's name in capitals.
+    """The framework's settings.
+
+    The key in ``HYBRIDCLOUD`` is the field's name in capitals.
 
     Attributes:
         flush: what happens after the commit of a change: ``sync`` drains in
             the writer's process, ``kick`` wakes a drainer, ``cron`` waits for beat.
-        kick: what wakes a drainer: ``celery`` sends a drain task, ``notify`` a NOTIFY
+        kick: what wakes a drainer: ``celery`` sends a drain task, ``notify`` sends a NOTIFY
             to ``manage.py hybridcloud_drainer``.
         flush_wait: seconds that a sync flush waits for another drainer.
-        concurrency: drain tasks that a scheduler tick fans out.
-        lease: seconds that a drainer owns a shard without renewal.
+        concurrency: the number of drain tasks that a scheduler tick fans out.
+        lease: seconds after which a drainer loses a shard if it does not renew its lease.
         handler_timeout: seconds after which a running handler loses its shard.
-        listen_database: alias of a direct connection for LISTEN; None: the silo's own.
-        rpc_secrets: shared secrets, the newest first: it signs, all verify. A
-            string, a list, or a callable that gives one of them.
-        rpc_timeout: seconds for connecting, and again for the answer.
+        listen_database: alias of a direct connection for LISTEN; None: the silo's own alias.
+        rpc_secrets: shared secrets, newest first: the first signs, all verify. A
+            string, a list of strings, or a callable that returns either.
+        rpc_timeout: seconds to connect, and again seconds to wait for the answer.
         rpc_clock_window: seconds by which a request's timestamp may be off.
-        rpc_max_bytes: largest accepted body, in bytes.
-        redis_url: where kicks are deduplicated and options are invalidated.
-        outbox_models: the outbox tables of each silo mode, ``app.Model`` names.
+        rpc_max_bytes: the largest accepted body, in bytes.
+        redis_url: the Redis that deduplicates kicks and announces changes of options.
+        outbox_models: the outbox tables of each silo mode, as ``app.Model`` labels.
         options: pinned runtime options, for tests and read-only deployments.
-        outbox_backfills_per_minute: messages that backfills write at most in a minute.
+        outbox_backfills_per_minute: the most messages that backfills write in a minute.
         cascade_delete: path of ``function(model, ids) -> bool`` that deletes rows whose target
-            in another silo is gone, and says whether it is done; None: the model's own delete.
+            in another silo was deleted, and returns whether it is done; None: the model's own
+            delete.
         causation_limit: hops after which a causal chain is dead-lettered (rule 9).
     """
 
@@ -80,18 +84,18 @@ class Settings:
     cascade_delete: str | None = None
 
     def secrets(self) -> tuple[str, ...]:
-        """Return the RPC secrets, the signing one first; empty when none is set."""
+        """Return the RPC secrets, the signing one first; empty if none is set."""
         value = self.rpc_secrets() if callable(self.rpc_secrets) else self.rpc_secrets
         return (value,) if isinstance(value, str) else tuple(value)
 
     @property
     def renew_every(self) -> float:
-        """Seconds between the renewals of the leases of handlers that run long."""
+        """Seconds between renewals of the lease while a handler runs."""
         return self.lease / 5
 
     @property
     def renew_after(self) -> float:
-        """Seconds of a lease after which its drainer renews it between handlers."""
+        """Age in seconds at which a drainer renews a lease between handlers."""
         return self.lease / 3
 
 
@@ -99,7 +103,7 @@ def settings() -> Settings:
     """Return the settings in force.
 
     Raises:
-        ConfigurationError: an unknown key, or a value of a wrong type or range.
+        ConfigurationError: a key is unknown, or a value has the wrong type or range.
     """
     return _read()
 
@@ -148,7 +152,7 @@ def _validate(conf: Settings) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
             raise ConfigurationError(
                 f"Wrong value {value!r} of HYBRIDCLOUD[{name.upper()!r}] in the settings. "
-                f"Give a number of at least {least}."
+                f"Set it to a number of at least {least}."
             )
     unknown = set(conf.outbox_models) - {"CELL", "CONTROL"}
     if unknown:

@@ -1,17 +1,17 @@
-"""The errors of the framework: without this tree no caller could tell what went wrong, or whether to retry.
+"""The exceptions of the framework.
 
 ::
 
     HybridCloudError
     ├── ConfigurationError (ImproperlyConfigured)   a mistake in settings or declarations
     ├── RegistryError (ConfigurationError)          a name taken twice, or a registry already frozen
-    ├── UnknownOptionError (LookupError)            a runtime option that nobody registered
+    ├── UnknownOptionError (LookupError)            a runtime option that is not registered
     ├── OptionValueError (ValueError)               a value that a runtime option cannot have
-    ├── IdentifierError (ValueError)                a message's shard or object cannot be told
+    ├── IdentifierError (ValueError)                a message's shard or object cannot be inferred
     ├── OutboxError
-    │   ├── InvalidOutboxError                      scope and category of a message do not fit
+    │   ├── InvalidOutboxError                      a message's category is not in its scope
     │   ├── OutboxTransactionError                  an outbox call where a transaction forbids it
-    │   ├── OutboxFlushError                        a handler failed; says its cause first
+    │   ├── OutboxFlushError                        a handler failed; the message begins with the cause
     │   ├── OutboxDatabaseError (DatabaseError)     the engine's own SQL failed
     │   └── OutboxRecursionLimitError               messages keep coming, or a causal chain is too deep
     └── RpcError                                    in ``hybridcloud.rpc.errors``
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class HybridCloudError(Exception):
-    """The base of all errors of the framework; never raised itself."""
+    """The base of all exceptions of the framework; not raised directly."""
 
 
 class ConfigurationError(HybridCloudError, ImproperlyConfigured):
@@ -41,11 +41,14 @@ class RegistryError(ConfigurationError):
 
 
 class UnknownOptionError(HybridCloudError, LookupError):
-    """No such runtime option is registered; the message names near ones."""
+    """The runtime option is not registered; the message lists near matches."""
 
 
 class OptionValueError(HybridCloudError, ValueError):
-    """A runtime option cannot have this value: its type is wrong, or the settings pin it."""
+    """A runtime option cannot have this value.
+
+    The value has the wrong type, or the settings pin the option.
+    """
 
 
 class IdentifierError(HybridCloudError, ValueError):
@@ -53,7 +56,7 @@ class IdentifierError(HybridCloudError, ValueError):
 
 
 class OutboxError(HybridCloudError):
-    """The base of what the outbox engine raises."""
+    """The base of the exceptions of the outbox engine."""
 
 
 class InvalidOutboxError(OutboxError):
@@ -61,16 +64,16 @@ class InvalidOutboxError(OutboxError):
 
 
 class OutboxTransactionError(OutboxError):
-    """An outbox call was made inside, or outside, a transaction that it must not be in."""
+    """An outbox call was made inside, or outside, the wrong transaction."""
 
 
 class OutboxFlushError(OutboxError):
     """A handler failed while its message was drained.
 
     Attributes:
-        outbox: the message that was handled, an unsaved-looking instance of
-            its outbox model, for its columns.
-        cause: the exception of the handler.
+        outbox: the message, as an instance of its outbox model with no row
+            behind it; use it only to read the columns.
+        cause: the handler's exception.
     """
 
     def __init__(
@@ -82,14 +85,14 @@ class OutboxFlushError(OutboxError):
 
 
 class OutboxDatabaseError(OutboxError, DatabaseError):
-    """The engine's own SQL failed while a shard was drained; never a handler's."""
+    """The engine's own SQL, not a handler's, failed during a drain."""
 
 
 class OutboxRecursionLimitError(OutboxError):
     """Messages keep producing messages beyond a limit.
 
     Attributes:
-        chain: what kept coming, newest last, as ``Category.NAME`` texts.
+        chain: the categories that keep coming, newest last, as ``Category.NAME``.
     """
 
     def __init__(self, message: str, chain: Sequence[str] = ()) -> None:

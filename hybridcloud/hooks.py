@@ -1,9 +1,9 @@
-"""Facts that the engine tells, and seams to watch it at: without them telemetry would live inside the engine.
+"""Hooks: the facts that the engine reports, and the seams of its steps.
 
-A listener subclasses `Hooks` and overrides what it wants. Facts come once per
-batch, never per message; seams come at each step and exist so that tests can
-stop a drainer at an exact point. Only overridden methods are called, so that an
-unwatched step costs nothing.
+A listener subclasses `Hooks` and overrides the methods that it needs. Facts are
+reported once per batch, never once per message. Seams are called at each step
+and exist so that tests can stop a drainer at an exact point. Only overridden
+methods are called, so that an unwatched step costs nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Seconds of several messages, summed up.
+    """The times of several messages, summed up.
 
     Attributes:
-        count: how many messages.
-        total: their seconds added.
-        most: the largest.
+        count: the number of messages.
+        total: the sum of their times, in seconds.
+        most: the longest time, in seconds.
     """
 
     count: int
@@ -47,14 +47,14 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """One acknowledgement: handlers returned and their messages are gone.
+    """One acknowledgement: handlers returned and their messages are deleted.
 
     Attributes:
         outbox: label of the outbox model.
-        cell: the target cell of control messages, None for cell messages or mixed batches.
+        cell: the target cell of control messages; None for cell messages or mixed batches.
         synchronous: whether a writer's own flush did it.
         calls: handler calls by category.
-        messages: messages removed by category, coalesced ones too.
+        messages: deleted messages by category, including coalesced ones.
         lag: seconds from due to acknowledgement, by category.
         retired: messages of retired categories that were dropped, by category.
     """
@@ -78,11 +78,11 @@ class Failed:
         scope: the scope's number.
         category: the category's number.
         object_identifier: the object of the message.
-        message_id: the message that was tried.
-        attempts: failed attempts of what failed, this one included.
+        message_id: the id of the message whose handler was called.
+        attempts: failed attempts at the same work, including this one.
         crashed: whether the worker was lost, rather than the handler raising.
-        dead: whether the message went to the dead letters.
-        error: the handler's exception; None where the worker was lost.
+        dead: whether the message was dead-lettered.
+        error: the handler's exception; None if the worker was lost.
         synchronous: whether a writer's own flush did it.
     """
 
@@ -105,7 +105,7 @@ class Parked:
 
     Attributes:
         outbox: label of the outbox model.
-        reason: why: ``delayed``, ``held``, ``unknown`` or ``dead``.
+        reason: why they were parked: ``delayed``, ``held``, ``unknown`` or ``dead``.
         counts: messages by category.
     """
 
@@ -116,7 +116,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """An exception that was swallowed because nobody could be given it.
+    """An exception that was swallowed because no caller could receive it.
 
     Attributes:
         error: the exception.
@@ -149,39 +149,40 @@ class HandlerCall:
 
 
 class Hooks:
-    """What a listener may override; every method does nothing by default.
+    """The base of listeners; every method does nothing by default.
 
-    Methods run on the thread that drains or writes, and no transaction of the
-    engine is open. An exception of a fact's listener is logged and goes no
-    further; one of a seam's listener goes to the engine, as tests want it.
+    Methods run on the thread that drains or writes, while no transaction of the
+    engine is open. An exception in a fact's listener is logged and goes no
+    further. One in a seam's listener propagates into the engine, which is what
+    tests need.
     """
 
     def saved(self, fact: Saved) -> None:
-        """Hear of messages that were committed; called after the commit."""
+        """Receive committed messages; called after the commit."""
 
     def handled(self, fact: Handled) -> None:
-        """Hear of an acknowledgement; called after its commit."""
+        """Receive an acknowledgement; called after its commit."""
 
     def failed(self, fact: Failed) -> None:
-        """Hear of a failure; called after it was recorded."""
+        """Receive a failure; called after it was recorded."""
 
     def parked(self, fact: Parked) -> None:
-        """Hear of messages that were parked; called after the commit."""
+        """Receive parked messages; called after the commit."""
 
     def captured(self, fact: Captured) -> None:
-        """Hear of an exception that was swallowed."""
+        """Receive an exception that was swallowed."""
 
     def after_claim(self, shards: Sequence[tuple[int | str, ...]]) -> None:
-        """Watch: these shards were claimed, their messages not yet read."""
+        """Watch: shards were claimed; their messages are not read yet."""
 
     def after_fetch(self, count: int) -> None:
-        """Watch: so many messages were read, no handler has run."""
+        """Watch: `count` messages were read; no handler has run yet."""
 
     def before_handler(self, call: HandlerCall) -> None:
         """Watch: the handler is about to run."""
 
     def after_handler(self, call: HandlerCall) -> None:
-        """Watch: the handler returned, nothing is acknowledged yet."""
+        """Watch: the handler returned; nothing is acknowledged yet."""
 
     def before_ack(self, ids: Sequence[int]) -> None:
         """Watch: these messages are about to be acknowledged."""
@@ -190,7 +191,7 @@ class Hooks:
         """Watch: these messages were acknowledged."""
 
     def after_renew(self, lost: int) -> None:
-        """Watch: the leases of this process were renewed, and so many were lost."""
+        """Watch: this process renewed its leases; `lost` of them were lost."""
 
     def before_wait(self) -> None:
         """Watch: a sync flush found its shard taken and is about to wait."""
@@ -244,7 +245,7 @@ def install(listener: Hooks) -> None:
 
 
 def remove(listener: Hooks) -> None:
-    """Take a listener out; one that is not there does nothing."""
+    """Remove a listener; does nothing if it is not installed."""
     if listener in _installed:
         _installed.remove(listener)
         _rebuild()
@@ -252,7 +253,7 @@ def remove(listener: Hooks) -> None:
 
 @contextmanager
 def installed[H: Hooks](listener: H) -> Iterator[H]:
-    """Listen inside the block."""
+    """Install a listener inside the block."""
     install(listener)
     try:
         yield listener
@@ -261,7 +262,10 @@ def installed[H: Hooks](listener: H) -> Iterator[H]:
 
 
 def tell[F](listeners: tuple[Callable[[F], None], ...], fact: F) -> None:
-    """Give a fact to its listeners; one that raises is logged, the others still hear it."""
+    """Report a fact to its listeners.
+
+    If one raises, its exception is logged and the others are still called.
+    """
     for listener in listeners:
         try:
             listener(fact)

@@ -1,4 +1,4 @@
-"""An index of the framework's concrete models: Django looks for models here and nowhere else."""
+"""The framework's concrete models, imported where Django looks for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process's Redis client: without it each part would open its own connections and wait in its own way."""
+"""The Redis client of the process, shared by all modules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from redis import Redis
 
 _TIMEOUT = 0.5
-"""Seconds: Redis only makes things faster, so nothing waits long for it."""
+"""In seconds; short, because Redis only speeds things up."""
 
 
 def redis_client() -> Redis | None:
-    """Return the client of ``REDIS_URL``, one per process; None where the setting is not set."""
+    """Return the process's client of ``REDIS_URL``; None if that is not set."""
     url = settings().redis_url
     return None if url is None else _client(url, os.getpid())
 

@@ -1,4 +1,4 @@
-"""One small registry type: without it each declaration kind would check duplicates and freezing in its own way."""
+"""The registry of declarations, and slots that upper layers fill."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Registry[K, V]:
-    """Names mapped to what was declared under them; filled at import, frozen by ``AppConfig.ready``.
+    """Declarations by name; filled at import, frozen in ``AppConfig.ready``.
 
     Args:
-        what: what one entry is called in error messages, such as ``"RPC service"``.
+        what: the name of an entry's kind in error messages, such as ``"RPC service"``.
     """
 
     def __init__(self, what: str) -> None:
@@ -24,10 +24,10 @@ class Registry[K, V]:
         self._frozen = False
 
     def add(self, key: K, value: V) -> None:
-        """Record an entry.
+        """Add an entry; adding the same one again does nothing.
 
         Raises:
-            RegistryError: the key is taken by something else, or the registry is frozen.
+            RegistryError: the key has another entry, or the registry is frozen.
         """
         if self._entries.get(key) is value:
             return
@@ -44,12 +44,12 @@ class Registry[K, V]:
         self._entries[key] = value
 
     def freeze(self) -> None:
-        """Refuse further entries; called once the apps are ready."""
+        """Refuse further entries; called when the apps are ready."""
         self._frozen = True
 
     @contextmanager
     def opened(self) -> Iterator[Registry[K, V]]:
-        """Accept entries inside the block and restore the former state after it; for tests."""
+        """Accept entries inside the block, then restore the state; for tests."""
         entries, frozen = dict(self._entries), self._frozen
         self._frozen = False
         try:
@@ -58,7 +58,7 @@ class Registry[K, V]:
             self._entries, self._frozen = entries, frozen
 
     def get(self, key: K) -> V | None:
-        """Return the entry of the key, or None."""
+        """Return the key's entry, or None."""
         return self._entries.get(key)
 
     def __contains__(self, key: object) -> bool:
@@ -71,20 +71,22 @@ class Registry[K, V]:
         return iter(self._entries)
 
     def items(self) -> list[tuple[K, V]]:
-        """Return all entries, in the order of their declaration."""
+        """Return all keys and entries, in the order of declaration."""
         return list(self._entries.items())
 
     def values(self) -> list[V]:
-        """Return all declared values, in the order of their declaration."""
+        """Return all entries, in the order of declaration."""
         return list(self._entries.values())
 
 
 class Slot[**P, R]:
-    """A place for one function that an upper layer fills, so that a lower one can call it without importing up.
+    """A slot for a function of an upper layer that a lower layer calls.
+
+    The lower layer need not import the upper one.
 
     Args:
         what: what the slot is for; used in error messages.
-        default: what is called while nothing fills the slot.
+        default: the function to call while the slot is empty.
     """
 
     def __init__(self, what: str, default: Callable[P, R]) -> None:
@@ -96,16 +98,17 @@ class Slot[**P, R]:
         """Put a function into the slot.
 
         Raises:
-            RegistryError: another function is there.
+            RegistryError: the slot holds another function.
         """
         if self._function is not None and self._function is not function:
             raise RegistryError(
-                f"Slot taken: {self._what} is {self._function!r}, not {function!r}."
+                f"Slot taken: {self._what} is already {self._function!r}, not {function!r}. "
+                f"Fill it only once."
             )
         self._function = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call what fills the slot, or its default."""
+        """Call the function in the slot, or the default."""
         return (self._function or self._default)(*args, **kwargs)
 
 
@@ -117,5 +120,5 @@ def _never_broken(cell_name: str) -> bool:  # noqa: ARG001
     return False
 
 
-backfill_outboxes = Slot("what a scheduler tick calls after its fan-out", _no_backfill)
+backfill_outboxes = Slot("the function that a scheduler tick calls last", _no_backfill)
 cell_is_broken = Slot("the breaker that says whether calls to a cell are stopped", _never_broken)

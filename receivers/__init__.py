@@ -1,1 +1,1 @@
-"""What reacts to outbox messages, at the outer edge; without it messages are delivered to nobody."""
+"""Receivers of outbox messages, the outermost layer."""

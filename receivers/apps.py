@@ -1,8 +1,8 @@
-"""The Django app of `receivers`; without it no message would have a handler.
+"""The Django app `receivers`.
 
-Side effects of `ready()`, all of them: the models' own handlers are connected,
-each app's `outbox_receivers` is imported, RPC services are checked, the system checks
-are registered.
+`ready()` has exactly these side effects: the models' own handlers are
+connected, each app's `outbox_receivers` is imported, RPC services are checked,
+and the system checks are registered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from django.apps import AppConfig
 
 
 class ReceiversConfig(AppConfig):
-    """Connects what reacts to outbox messages."""
+    """Connects the receivers of outbox messages."""
 
     name = "receivers"
     label = "hybridcloud_receivers"
@@ -19,7 +19,7 @@ class ReceiversConfig(AppConfig):
 
     def ready(self) -> None:
         """Run once, when all models are loaded."""
-        # Django's app registry: handlers are methods of models.
+        # Django app registry: the handlers are methods of models.
         from hybridcloud.rpc.service import check_all  # noqa: PLC0415
         from receivers import autodiscover, checks  # noqa: PLC0415
         from receivers.outbox import cell, control  # noqa: PLC0415
@@ -27,6 +27,6 @@ class ReceiversConfig(AppConfig):
         cell.connect_models()
         control.connect_models()
         autodiscover.import_receivers()
-        # After the receivers, which import the services that they call.
+        # After the receivers are imported, because they import the services that they call.
         check_all()
         checks.register_all()

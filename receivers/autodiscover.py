@@ -1,4 +1,4 @@
-"""Imports each app's `outbox_receivers`: without it a receiver that nobody imports would hear nothing."""
+"""Imports the `outbox_receivers` module of each installed app."""
 
 from __future__ import annotations
 
@@ -8,5 +8,8 @@ MODULE = "outbox_receivers"
 
 
 def import_receivers() -> None:
-    """Import `<app>.outbox_receivers` of every installed app that has one; errors inside come through."""
+    """Import `<app>.outbox_receivers` of every installed app that has one.
+
+    Exceptions from the modules propagate.
+    """
     autodiscover_modules(MODULE)

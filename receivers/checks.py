@@ -1,6 +1,6 @@
-"""System checks of receivers; without them a message that nobody hears would be noticed in production.
+"""System checks of receivers.
 
-E001 a replicated model's category has a second receiver · W002 category without receiver
+E001 a replicated model's category has a second receiver · W002 category without a receiver
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def register_all() -> None:
 
 
 def check_single_owner(**_: Any) -> list[CheckMessage]:
-    """hybridcloud_receivers.E001: a replicated model's messages belong to its handlers."""
+    """hybridcloud_receivers.E001: replicated models have no other receiver."""
     found: list[CheckMessage] = []
     for category, model in connected_models.items():
         signal = _SIGNALS[connected_mode(category) or SiloMode.CELL]
@@ -36,7 +36,7 @@ def check_single_owner(**_: Any) -> list[CheckMessage]:
             Error(
                 f"Two receivers of {category.name}: the handlers of {model._meta.label}, and "
                 f"{receiver_name(other)}.",
-                hint="Move the work into the model's handlers, or give it a category of its own.",
+                hint="Move the work into the model's handlers, or use a separate category for it.",
                 obj=model,
                 id="hybridcloud_receivers.E001",
             )
@@ -46,7 +46,10 @@ def check_single_owner(**_: Any) -> list[CheckMessage]:
 
 
 def check_every_category_is_heard(**_: Any) -> list[CheckMessage]:
-    """hybridcloud_receivers.W002: messages of a category without receiver are parked (rule 3)."""
+    """hybridcloud_receivers.W002: every category has a receiver.
+
+    Messages of a category without one are parked (rule 3).
+    """
     return [
         Warning(
             f"No receiver of {type(category).__name__}.{category.name}: its messages are parked.",

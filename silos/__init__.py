@@ -1,6 +1,6 @@
-"""Silos of a Django project: which exist, which one code runs in, and what lives where.
+"""The silos of a Django project: which exist, and what lives in each.
 
-Usable alone: nothing here knows of outboxes or RPC.
+The package is usable on its own: nothing in it depends on outboxes or RPC.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Which database alias belongs to which silo; without it router, guard and engine would disagree.
+"""The database alias of each silo and each model.
 
-Where one process has one database, all of it is on that alias. In a MONOLITH with an alias per silo
-(a test suite, a laptop) the current silo and cell decide.
+The router, the guard and the engine all ask this module, so they always agree. In a process with
+one database, everything is on its alias. In a MONOLITH with an alias per silo (a test suite, a
+laptop), the current silo and cell decide.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def alias_of(mode: SiloMode, cell: str | None = None) -> str:
 
     Args:
         mode: The silo; a MONOLITH without a cell is on the control silo's alias.
-        cell: The cell; without it CELL takes the current one.
+        cell: The cell; if omitted, CELL uses the current one.
 
     Raises:
-        UnknownCellError: No such cell.
+        UnknownCellError: There is no such cell.
         AvailabilityError: No cell was given, none is current, and the cells' aliases differ.
     """
     known = directory()
@@ -46,25 +47,29 @@ def alias_of(mode: SiloMode, cell: str | None = None) -> str:
 
 
 def current_alias() -> str:
-    """Return the alias of the current silo: in a MONOLITH the current cell's, else control's."""
+    """Return the alias of the current silo.
+
+    In a MONOLITH this is the current cell's alias, or control's if no cell is current.
+    """
     current = get_current_silo()
     return alias_of(current.mode, current.cell)
 
 
 def alias_for_model(model: type[Model]) -> str:
-    """Return the alias on which a model's rows are, seen from the current silo.
+    """Return the alias of a model's rows, as seen from the current silo.
 
     A model without a limit is on `default`.
 
     Raises:
-        AvailabilityError: The model does not live in the current silo, or no cell is current.
+        AvailabilityError: The model does not live in the current silo, or it lives in the cells,
+            no cell is current, and the cells' aliases differ.
     """
     limit = silo_of(model)
     return DEFAULT_DB_ALIAS if limit is None else alias_for_limit(limit, model._meta.label)
 
 
 def alias_for_limit(limit: SiloLimit, touched: str) -> str:
-    """Return the alias for what has this limit; `touched` names it in the error."""
+    """Return the alias for a limit; `touched` names its subject in errors."""
     current = get_current_silo()
     if limit is EVERY_SILO:
         if current.mode is not SiloMode.MONOLITH:
@@ -72,7 +77,7 @@ def alias_for_limit(limit: SiloLimit, touched: str) -> str:
         return directory().control_alias
     if current.mode not in (SiloMode.MONOLITH, limit):
         msg = (
-            f"{touched} lives in {limit_name(limit)}, and was touched from {current}. "
+            f"{touched} lives in {limit_name(limit)}, but was accessed from {current}. "
             f"{advice_for(limit)}"
         )
         lives_in = limit_name(limit)
@@ -85,9 +90,9 @@ def alias_for_limit(limit: SiloLimit, touched: str) -> str:
 def silo_aliases() -> Mapping[str, tuple[SiloMode, str | None]]:
     """Return the silo of each alias of this process.
 
-    The value is (mode, cell). An alias shared by control and cells is `(MONOLITH, None)`, one that
-    several cells share `(CELL, None)`. A CONTROL or CELL process owns its own alias, whoever else
-    is mapped to it, and sees of the others only those that its DATABASES has.
+    The value is (mode, cell). An alias shared by control and cells is `(MONOLITH, None)`; one that
+    several cells share is `(CELL, None)`. A CONTROL or CELL process owns its own alias, even if
+    other silos are mapped to it, and sees only those other aliases that are in its DATABASES.
     """
     return _silo_aliases(directory())
 
@@ -119,15 +124,18 @@ def _current_cell_alias(touched: str) -> str:
     if len(aliases) == 1:
         return aliases.pop()
     msg = (
-        f"{touched} lives in the cells, and was touched from {current} with no current cell, so "
-        f"any of {', '.join(sorted(aliases))} could be meant. Enter one with "
+        f"{touched} lives in the cells, but was accessed from {current} with no current cell, so "
+        f"it could be on any of {', '.join(sorted(aliases))}. Enter a cell with "
         "assume_silo(SiloMode.MONOLITH, cell=…) or assume_silo(SiloMode.CELL, cell=…)."
     )
     raise AvailabilityError(msg, touched=touched, current=str(current), lives_in="the cells")
 
 
 def assumed_alias() -> str | None:
-    """Return the alias of the silo entered by `assume_silo`; None in a MONOLITH, and outside."""
+    """Return the alias of the silo entered with `assume_silo`.
+
+    None if no silo was entered, or a MONOLITH.
+    """
     assumed = get_assumed_silo()
     if assumed is None or assumed.mode is SiloMode.MONOLITH:
         return None

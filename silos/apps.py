@@ -1,7 +1,7 @@
-"""The Django app of `silos`; without it neither guard nor checks are in place.
+"""The Django app `silos`.
 
-Side effects of `ready()`, all of them: the directory is read and kept, every database connection is
-guarded, the system checks are registered.
+`ready()` has exactly these side effects: the directory is read and cached, every database
+connection is guarded, and the system checks are registered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .errors import SiloConfigurationError
 
 
 class SilosConfig(AppConfig):
-    """Silos: control and cells."""
+    """The app config of `silos`."""
 
     name = "silos"
     label = "silos"
@@ -24,11 +24,11 @@ class SilosConfig(AppConfig):
 
     def ready(self) -> None:
         """Freeze the directory, guard connections, register the checks."""
-        # The Django app registry: checks look at models.
+        # Django app registry: the checks inspect models.
         from . import checks  # noqa: PLC0415
 
         checks.register_all()
         guard.install()
-        # A wrong setting is reported by the check silos.E004 or E007, and by whoever asks first.
+        # The checks silos.E004 and E007 report a wrong setting; the first use raises it again.
         with suppress(SiloConfigurationError):
             directory()

@@ -1,7 +1,7 @@
-"""The cells, and which of them hold an organization or a user; without it no fan-out has a target.
+"""The cells, and which of them hold an organization or a user.
 
-Who knows where organizations and users live is the project: it names a class in
-`HYBRIDCLOUD["CELL_RESOLVER"]` with the two methods of `CellResolver`.
+Only the project knows where organizations and users live: `HYBRIDCLOUD["CELL_RESOLVER"]` names a
+class of the project with the two methods of `CellResolver`.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ __all__ = [
 
 
 class CellResolver(Protocol):
-    """What a class named in `HYBRIDCLOUD["CELL_RESOLVER"]` offers. It is made without arguments."""
+    """The interface of the class named in `HYBRIDCLOUD["CELL_RESOLVER"]`.
+
+    The class is instantiated without arguments.
+    """
 
     def cells_of_organizations(self, ids: Iterable[int], /) -> Mapping[int, str]:
-        """Return the cell name of each organization; leave out those that are unknown."""
+        """Return the cell name of each organization; omit unknown ones."""
         ...
 
     def cells_of_user(self, user_id: int, /) -> set[str]:
-        """Return the names of the cells that know the user."""
+        """Return the names of the cells in which the user exists."""
         ...
 
 
 class _OnlyCell:
-    """The resolver of an installation with one cell: that cell, for everyone."""
+    """The resolver of an installation with one cell."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -61,20 +64,23 @@ class _OnlyCell:
 
 
 def all_cells() -> tuple[Cell, ...]:
-    """Return every cell, in the order of the settings; one named "monolith" if none is set."""
+    """Return every cell, in the order of the settings.
+
+    If the settings list none, there is one cell named "monolith".
+    """
     return directory().cells
 
 
 def control_address() -> str:
-    """Return the base URL of the control silo's RPC endpoint; empty where none is set."""
+    """Return the base URL of the control silo's RPC endpoint, or ""."""
     return directory().control_address
 
 
 def get_cell(name: str) -> Cell:
-    """Return the cell of that name.
+    """Return the cell with this name.
 
     Raises:
-        UnknownCellError: No such cell; the text names near matches.
+        UnknownCellError: There is no such cell; the message lists near matches.
     """
     for cell in directory().cells:
         if cell.name == name:
@@ -90,7 +96,7 @@ def find_cells_for_orgs(ids: Iterable[int]) -> set[str]:
     Raises:
         CellMappingNotFoundError: The resolver does not know one of them.
         UnknownCellError: The resolver named a cell that is not in the directory.
-        SiloConfigurationError: There are several cells, and no resolver.
+        SiloConfigurationError: There are several cells, but no resolver is set.
     """
     wanted = list(ids)
     if not wanted:
@@ -101,8 +107,8 @@ def find_cells_for_orgs(ids: Iterable[int]) -> set[str]:
         shown = ", ".join(str(org_id) for org_id in missing[:10])
         more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
         msg = (
-            f"No cell is known for organization {shown}{more}, says {_resolver_name()}. "
-            "Write its mapping before asking for its cell."
+            f"No cell is known for organization {shown}{more}, according to {_resolver_name()}. "
+            "Write its mapping before you look up its cell."
         )
         raise CellMappingNotFoundError(msg)
     return {get_cell(found[org_id]).name for org_id in wanted}
@@ -119,11 +125,13 @@ def find_cell_for_org(org_id: int) -> str:
 
 
 def find_cells_for_user(user_id: int) -> set[str]:
-    """Return the names of the cells that know the user; none, for one without organizations.
+    """Return the names of the cells in which the user exists.
+
+    The set is empty for a user without organizations.
 
     Raises:
         UnknownCellError: The resolver named a cell that is not in the directory.
-        SiloConfigurationError: There are several cells, and no resolver.
+        SiloConfigurationError: There are several cells, but no resolver is set.
     """
     return {get_cell(name).name for name in _resolver().cells_of_user(user_id)}
 
@@ -135,7 +143,7 @@ def _resolver() -> CellResolver:
     if len(current.cells) == 1:
         return _OnlyCell(current.cells[0].name)
     msg = (
-        f'HYBRIDCLOUD["CELL_RESOLVER"] is not set, and there are {len(current.cells)} cells. Set '
+        f'HYBRIDCLOUD["CELL_RESOLVER"] is not set, but there are {len(current.cells)} cells. Set '
         "it to the path of a class with cells_of_organizations(ids) and cells_of_user(id)."
     )
     raise SiloConfigurationError(msg)

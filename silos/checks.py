@@ -1,7 +1,7 @@
-"""System checks of silos; without it mistakes of models and settings show up in production.
+"""System checks of the silos' models and settings.
 
 E001 model without a limit · E002 alias missing · E003 router not first · E004 duplicate cell ·
-E005 foreign key across silos · I006 MONOLITH with several aliases · E007 settings unusable
+E005 foreign key across silos · I006 MONOLITH with several aliases · E007 invalid settings
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def register_all() -> None:
 def check_model_limits(
     app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any
 ) -> list[CheckMessage]:
-    """silos.E001: in an app that has siloed models, every model says where it lives."""
+    """silos.E001: every model of an app with siloed models has a limit."""
     found: list[CheckMessage] = []
     for config in _apps(app_configs):
         models = [*config.get_models()]
@@ -62,7 +62,7 @@ def check_model_limits(
 def check_relations(
     app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any
 ) -> list[CheckMessage]:
-    """silos.E005: no database can hold a foreign key into another silo."""
+    """silos.E005: a foreign key must not point into another silo."""
     return [
         message
         for config in _apps(app_configs)
@@ -72,7 +72,7 @@ def check_relations(
 
 
 def check_settings(**_kwargs: Any) -> list[CheckMessage]:
-    """silos.E002, E004, I006, E007: what HYBRIDCLOUD says of cells and aliases."""
+    """silos.E002, E004, I006, E007: the cells and aliases in HYBRIDCLOUD."""
     try:
         known = directory()
     except DuplicateCellError as exc:
@@ -83,10 +83,10 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
     if known.mode == "MONOLITH" and len(known.aliases) > 1:
         found.append(
             Info(
-                f"SILO_MODE is MONOLITH, with the aliases {', '.join(sorted(known.aliases))}: each "
-                "query goes to the database of the silo that is current.",
-                hint="Meant for tests and laptops. Deployed silos set SILO_MODE and CELL; "
-                "silence this with SILENCED_SYSTEM_CHECKS.",
+                f"SILO_MODE is MONOLITH with several aliases ({', '.join(sorted(known.aliases))}): "
+                "each query goes to the database of the current silo.",
+                hint="This is meant for tests and laptops, where you can silence this check with "
+                "SILENCED_SYSTEM_CHECKS. In a deployed silo, set SILO_MODE and CELL.",
                 id="silos.I006",
             )
         )
@@ -102,7 +102,7 @@ def check_router(**_kwargs: Any) -> list[CheckMessage]:
             return []
     return [
         Error(
-            f"SiloRouter is not first in DATABASE_ROUTERS, which is {routers!r}.",
+            f"SiloRouter is not the first router in DATABASE_ROUTERS, which is {routers!r}.",
             hint=f'Set DATABASE_ROUTERS = ["{_ROUTER}", ...].',
             id="silos.E003",
         )
@@ -116,19 +116,19 @@ def _apps(asked_for: Sequence[AppConfig] | None) -> Iterable[AppConfig]:
 def _missing_aliases(known: Directory) -> Iterator[CheckMessage]:
     wanted = {f"cell {name!r}": alias for name, alias in known.cell_aliases.items()}
     if known.mode == "CELL":
-        # Other silos are other processes: only the own alias need exist.
+        # Other silos are other processes: only this cell's own alias has to exist.
         wanted = {name: alias for name, alias in wanted.items() if name == f"cell {known.cell!r}"}
     if known.mode == "CONTROL":
         wanted = {}
     if known.mode != "CELL":
         wanted["the control silo"] = known.control_alias
     for silo, alias in wanted.items():
-        # Django wants a `default`, but lets it be empty: the dummy engine then fills it.
+        # Django requires a `default` alias but lets it be empty; its engine is then the dummy one.
         engine = settings.DATABASES.get(alias, {}).get("ENGINE", _NO_ENGINE)
         if engine == _NO_ENGINE:
             yield Error(
-                f"The alias {alias!r} of {silo} is missing in DATABASES.",
-                hint='Add it, or name another one in HYBRIDCLOUD["DATABASES"].',
+                f"The alias {alias!r} of {silo} is missing from DATABASES.",
+                hint='Add it, or name another alias in HYBRIDCLOUD["DATABASES"].',
                 id="silos.E002",
             )
 
@@ -146,7 +146,7 @@ def _crossing_relations(model: type[Model]) -> Iterator[CheckMessage]:
         yield Error(
             f"{field} points from {limit_name(here)} into {limit_name(there)}, to "
             f"{field.related_model._meta.label}.",
-            hint="Use HybridCloudForeignKey, a replica of the target, or a plain id.",
+            hint="Use HybridCloudForeignKey, a replica of the target, or a plain id column.",
             obj=field,
             id="silos.E005",
         )

@@ -1,7 +1,7 @@
-"""What `settings.HYBRIDCLOUD` says of silos, frozen; without it nobody knows which cells exist.
+"""The directory: the silos in `settings.HYBRIDCLOUD`, frozen.
 
 `silos` reads its own keys (SILO_MODE, CELL, CELLS, CONTROL_ADDRESS, DATABASES, CELL_RESOLVER) and
-leaves the rest of the dict to `hybridcloud.conf`, which it must not import.
+leaves the other keys to `hybridcloud.conf`, which it must not import.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from .errors import DuplicateCellError, SiloConfigurationError, near_matches
 
-#: The name of the only cell where no cells are configured.
+#: The name of the only cell if no cells are configured.
 MONOLITH_CELL = "monolith"
 
 _MODES = ("MONOLITH", "CONTROL", "CELL")
@@ -29,7 +29,7 @@ class Cell:
     """A named cell silo.
 
     Attributes:
-        name: How settings, messages and tasks call it.
+        name: The cell's name in settings, messages and tasks.
         address: Base URL of its RPC endpoint, for other silos.
     """
 
@@ -37,14 +37,14 @@ class Cell:
     address: str = ""
 
 
-# eq=False: one load of the settings is one directory, so that caches can hang on its identity.
+# eq=False: directories compare by identity, so that caches can be keyed by one load of the settings.
 @dataclass(frozen=True, slots=True, eq=False)
 class Directory:
     """The silos of this installation, and which of them this process is.
 
     Attributes:
         mode: Name of the process's silo mode.
-        cell: The cell that this process is (CELL), or stands in by default (MONOLITH).
+        cell: The cell that this process is (CELL) or runs in by default (MONOLITH).
         cells: Every cell, in the order of the settings.
         control_address: Base URL of the control silo's RPC endpoint.
         control_alias: Database alias of the control silo.
@@ -62,7 +62,7 @@ class Directory:
 
     @property
     def aliases(self) -> frozenset[str]:
-        """The distinct database aliases of all silos."""
+        """The database aliases of all silos, each once."""
         return frozenset((self.control_alias, *self.cell_aliases.values()))
 
 
@@ -71,7 +71,7 @@ def directory() -> Directory:
     """Return the directory, read from the settings at first use.
 
     Raises:
-        SiloConfigurationError: The settings cannot be used; the text says which key and why.
+        SiloConfigurationError: The settings are invalid; the message says which key and why.
     """
     return _load(getattr(settings, "HYBRIDCLOUD", {}))
 
@@ -113,13 +113,13 @@ def _load(raw: Mapping[str, Any]) -> Directory:
 
 def _default_cell(mode: str, names: list[str], *, one_database: bool) -> str | None:
     if mode == "MONOLITH":
-        # With several databases a guess would put rows of one tenant into another's cell.
+        # With several databases, a guess could put one tenant's rows into another tenant's cell.
         return names[0] if one_database else None
     if len(names) == 1:
         return names[0]
     msg = (
-        'HYBRIDCLOUD["CELL"] is missing, in SILO_MODE "CELL" with several cells. '
-        f"Set it to the cell that this process is. {near_matches('', names)}"
+        'HYBRIDCLOUD["CELL"] is missing, with SILO_MODE "CELL" and several cells. '
+        f"Set it to the name of this process's cell. {near_matches('', names)}"
     )
     raise SiloConfigurationError(msg)
 
@@ -134,7 +134,7 @@ def _load_cells(raw: Sequence[Mapping[str, Any]]) -> tuple[Cell, ...]:
                 others = f"{seen[value].name!r} and {cell.name!r}" if what == "address" else "two"
                 msg = (
                     f'Duplicate cell {what} {value!r} in HYBRIDCLOUD["CELLS"] ({others} cells '
-                    f"have it). Give each cell {what} once."
+                    f"have it). Give each cell its own {what}."
                 )
                 raise DuplicateCellError(msg)
             seen[value] = cell
@@ -157,7 +157,7 @@ def _load_cell(entry: Mapping[str, Any]) -> Cell:
             )
             raise SiloConfigurationError(msg)
     if not entry["name"]:
-        msg = 'HYBRIDCLOUD["CELLS"] has a cell with an empty name. Name it.'
+        msg = 'HYBRIDCLOUD["CELLS"] has a cell with an empty name. Give it a name.'
         raise SiloConfigurationError(msg)
     return Cell(name=entry["name"], address=str(entry.get("address") or ""))
 

@@ -1,10 +1,10 @@
-"""Every error of `silos`; without this file a wrong silo would surface as a database error.
+"""The exceptions of `silos`.
 
 SiloError
-├── AvailabilityError            a model, function or instance was touched from the wrong silo
-├── SiloTransactionError         a write to one silo inside a transaction of another only
+├── AvailabilityError            a model, function or instance was accessed from the wrong silo
+├── SiloTransactionError         a write to one silo with a transaction open only on another
 ├── CellLookupError              (LookupError)
-│   ├── UnknownCellError         no cell of that name in the directory
+│   ├── UnknownCellError         the directory has no cell with this name
 │   └── CellMappingNotFoundError no cell is known for an organization
 └── SiloConfigurationError       (ImproperlyConfigured)
     └── DuplicateCellError       two cells share a name or an address
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class SiloError(Exception):
-    """Base of every error of `silos`; do not raise it directly."""
+    """Base of every exception of `silos`; not raised directly."""
 
 
 class AvailabilityError(SiloError):
-    """Something was touched from a silo in which it does not live.
+    """Something was accessed from a silo in which it does not live.
 
     Attributes:
-        touched: What was touched, e.g. `acme.Organization`.
-        current: The silo, and cell, from which it was touched.
+        touched: What was accessed, e.g. `acme.Organization`.
+        current: The silo, and cell, from which it was accessed.
         lives_in: Where it lives.
     """
 
-    # The message stays the only positional argument, so that the error survives pickling.
+    # The message is the only positional argument, so that the error can be unpickled.
     def __init__(
         self, message: str, *, touched: str = "", current: str = "", lives_in: str = ""
     ) -> None:
@@ -48,7 +48,7 @@ class SiloTransactionError(SiloError):
     """A write went to one silo while a transaction was open only on another.
 
     Attributes:
-        written: The alias that was written to.
+        written: The alias of the refused write.
         open_on: The aliases with an open transaction.
     """
 
@@ -59,11 +59,11 @@ class SiloTransactionError(SiloError):
 
 
 class CellLookupError(SiloError, LookupError):
-    """A cell could not be found."""
+    """Base of the errors of a cell lookup; not raised directly."""
 
 
 class UnknownCellError(CellLookupError):
-    """No cell of that name is in `HYBRIDCLOUD["CELLS"]`."""
+    """`HYBRIDCLOUD["CELLS"]` has no cell with this name."""
 
 
 class CellMappingNotFoundError(CellLookupError):
@@ -71,7 +71,7 @@ class CellMappingNotFoundError(CellLookupError):
 
 
 class SiloConfigurationError(SiloError, ImproperlyConfigured):
-    """What `HYBRIDCLOUD` says of silos cannot be used."""
+    """The silos' part of `HYBRIDCLOUD`, or a limit of a model, is invalid."""
 
 
 class DuplicateCellError(SiloConfigurationError):
@@ -79,7 +79,7 @@ class DuplicateCellError(SiloConfigurationError):
 
 
 def near_matches(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that names what `name` may have meant, and what there is."""
+    """Return a sentence with the names close to `name` and all known ones."""
     choices = sorted(known)
     close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
     meant = f"Did you mean {' or '.join(repr(match) for match in close)}? " if close else ""

@@ -1,10 +1,10 @@
-"""Refuses statements that would cross silos; without it a transaction could seem to span two.
+"""A wrapper around every connection that refuses statements across silos.
 
-There is no transaction across silos: a write to one silo's database inside a block that is open
-only on another's commits at once, whatever becomes of that block. The guard is a wrapper around
-each connection's statements and looks at facts alone: the alias, the verb, the open blocks.
+No transaction spans two silos: a write to one silo's database, inside a block that is open only on
+another's, commits at once, even if that block rolls back. The guard decides by three facts alone:
+the alias, the verb and the open blocks.
 
-Statements that are not the ORM's own to wrap (psycopg's COPY, a raw driver cursor) pass unseen.
+It cannot see statements that bypass Django's cursors (psycopg's COPY, a raw driver cursor).
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTAL
 _WRITES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"})
 _MAY_WRITE = frozenset({"WITH", "BEGIN"})
 _READS = frozenset({"SELECT", "TABLE", "VALUES"})
-# Texts that come again and again are short: their parameters are not in them.
+# Only short statements are cached: long ones contain values and rarely recur.
 _SHORT = 4000
-# FOR UPDATE is a lock, and ON CONFLICT DO UPDATE comes behind an INSERT that is found anyway.
+# FOR UPDATE is a lock, not a write. ON CONFLICT DO UPDATE follows an INSERT, which matches anyway.
 _WRITE_INSIDE = re.compile(
     r"\b(?:INSERT\s+INTO|(?<!FOR )(?<!KEY )UPDATE|DELETE\s+FROM|MERGE\s+INTO)\b", re.IGNORECASE
 )
 
-#: Blocks by alias that were open on the other side of a process boundary.
+#: The number of blocks, by alias, that the caller had open at the simulated process boundary.
 _beyond_boundary: ContextVar[Mapping[str, int] | None] = ContextVar(
     "silos_beyond_boundary", default=None
 )
 
 
 def open_blocks(connection: BaseDatabaseWrapper) -> int:
-    """Count the open atomic blocks of a connection that are not a test case's own."""
+    """Count a connection's open atomic blocks, except a test case's own."""
     return sum(not _is_testcase(block) for block in connection.atomic_blocks)
 
 
 def is_testcase_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Say whether the connection is in a transaction, and every open block is a test case's."""
+    """Return whether only a test case's own blocks are open, at least one."""
     blocks = connection.atomic_blocks
     return bool(blocks) and all(_is_testcase(block) for block in blocks)
 
 
 @contextmanager
 def process_boundary() -> Iterator[None]:
-    """Let the guard see the block as another process would, free of the caller's transactions.
+    """Make the guard ignore the caller's open transactions inside the block.
 
-    For a call into another silo that real deployments make over the network: the transactions that
-    the caller holds open are none of the callee's.
+    For a call into another silo that a real deployment makes over the network: there the callee
+    runs in another process and has no part in the caller's transactions.
     """
     hidden = {each.alias: open_blocks(each) for each in connections.all(initialized_only=True)}
     token = _beyond_boundary.set(hidden)
@@ -71,7 +71,7 @@ def process_boundary() -> Iterator[None]:
 
 
 def install() -> None:
-    """Guard every connection, those that exist and those to come; safe to call twice."""
+    """Guard every existing and future connection; safe to call twice."""
     connection_created.connect(_guard_new_connection, dispatch_uid="silos.guard")
     for connection in connections.all(initialized_only=True):
         _guard_connection(connection)
@@ -82,7 +82,7 @@ def _guard_new_connection(*, connection: BaseDatabaseWrapper, **_kwargs: Any) ->
 
 
 def _guard_connection(connection: BaseDatabaseWrapper) -> None:
-    # At the front: `connection.execute_wrapper()` takes its own away again from the end.
+    # At the front, because `connection.execute_wrapper()` pops its own wrapper from the end.
     if _guarded not in connection.execute_wrappers:
         connection.execute_wrappers.insert(0, _guarded)
 
@@ -99,12 +99,15 @@ def _guarded(
 
 
 def _refuse_other_silo(connection: BaseDatabaseWrapper, sql: Any) -> None:
-    """Refuse data statements, by `.using()` or a cursor, outside the silo that was entered."""
+    """Refuse data statements on another silo's alias than the entered one.
+
+    Such statements come from `.using()` or from a cursor, which the router does not see.
+    """
     own = assumed_alias()
     if own is None or own == connection.alias:
         return
     word = _first_word(_text(connection, sql))
-    # Savepoints, SET and DDL pass: blocks that were opened before the switch must be able to end.
+    # Savepoints, SET and DDL pass: blocks opened before the silo was entered must be able to end.
     if word not in _WRITES | _MAY_WRITE | _READS:
         return
     current = get_current_silo()
@@ -119,8 +122,8 @@ def _refuse_other_silo(connection: BaseDatabaseWrapper, sql: Any) -> None:
 def _refuse_lone_write(
     connection: BaseDatabaseWrapper, sql: Any, aliases: Mapping[str, object]
 ) -> None:
-    """Refuse a write outside a block, while blocks are open only on other silos' databases."""
-    # Most statements read, or bring their own block; to ask all connections costs more than to see that.
+    """Refuse a write while blocks are open only on other silos' databases."""
+    # The cheap questions first: most statements are reads or run in a block of their own alias.
     if not _is_write(_text(connection, sql)) or open_blocks(connection):
         return
     hidden = _beyond_boundary.get() or {}
@@ -136,7 +139,7 @@ def _refuse_lone_write(
     shown = ", ".join(repr(alias) for alias in elsewhere)
     msg = (
         f"A write to alias {connection.alias!r} inside a transaction of {shown} only: it would "
-        f"stay when that transaction rolls back. Open atomic(using={connection.alias!r}) as well, "
+        f"persist if that transaction rolled back. Open atomic(using={connection.alias!r}) too, "
         "move the write out of the block, or let an outbox carry it to the other silo."
     )
     raise SiloTransactionError(msg, written=connection.alias, open_on=elsewhere)
@@ -170,5 +173,5 @@ def _text(connection: BaseDatabaseWrapper, sql: Any) -> str:
         return sql
     if isinstance(sql, bytes):
         return sql.decode()
-    # psycopg's composed SQL
+    # psycopg's composed SQL.
     return str(sql.as_string(connection.connection))

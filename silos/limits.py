@@ -1,7 +1,7 @@
-"""Where models and functions live; without it code of one silo would run in another unnoticed.
+"""Decorators that limit models and functions to a silo.
 
-A limit on a model is a mark, nothing more: the router reads it when a query is about to run, so
-that lazy querysets, related managers and forms all meet the same check, at call time. A limit on a
+The limit of a model is only a mark. The router reads it when a query is about to run, so lazy
+querysets, related managers and forms all go through the same check, at call time. The limit of a
 function is checked at each call, in production too. In a MONOLITH everything is available.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class EverySilo(enum.Enum):
-    """The type of `EVERY_SILO`, a limit that is none: the model has a table in every silo."""
+    """The type of `EVERY_SILO`: the model has a table in every silo."""
 
     EVERY_SILO = "every silo"
 
@@ -62,9 +62,9 @@ def all_silo_model[M: type[Model]](model: M) -> M:
 def silo_of(model: type[Model]) -> SiloLimit | None:
     """Return where a model lives; None for a model without a limit.
 
-    Proxies, children of multi-table inheritance and subclasses of a decorated abstract model share
-    its limit; the table behind a many-to-many field follows the model that has the field; a
-    model as a migration sees it follows the real one.
+    Proxies, children in multi-table inheritance and subclasses of a decorated abstract model share
+    its limit. The table of a many-to-many field follows the model that declares the field. A
+    historical model (in a migration) follows the real one.
     """
     inherited = _inherited_limit(model)
     if inherited is not None:
@@ -76,7 +76,7 @@ def silo_of(model: type[Model]) -> SiloLimit | None:
 
 
 def limit_name(limit: SiloLimit | None) -> str:
-    """Return how error texts name the place where something lives."""
+    """Return the name of a limit as error messages write it."""
     if limit is SiloMode.CONTROL:
         return "the control silo"
     if limit is SiloMode.CELL:
@@ -85,34 +85,40 @@ def limit_name(limit: SiloLimit | None) -> str:
 
 
 def control_silo_function[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Refuse calls of a function outside the control silo with an `AvailabilityError`."""
+    """Limit a function to the control silo.
+
+    A call from anywhere else raises an `AvailabilityError`.
+    """
     return _limit_function(function, SiloMode.CONTROL)
 
 
 def cell_silo_function[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Refuse calls of a function outside the cells with an `AvailabilityError`."""
+    """Limit a function to the cells.
+
+    A call from anywhere else raises an `AvailabilityError`.
+    """
     return _limit_function(function, SiloMode.CELL)
 
 
 def advice_for(limit: SiloLimit | None) -> str:
-    """Return what to do when something that lives elsewhere is needed."""
+    """Return the sentence that says how to reach what has this limit."""
     enter = "cell=…" if limit is SiloMode.CELL else ""
     mode = "SiloMode.CELL, " if limit is SiloMode.CELL else "SiloMode.CONTROL"
     return (
-        f"Call an RPC service of that silo, or, where one process is all silos, "
+        f"Call an RPC service of that silo, or, if one process is all silos, "
         f"enter it with assume_silo({mode}{enter})."
     )
 
 
 def _limit[M: type[Model]](model: M, limit: SiloLimit) -> M:
     if not (isinstance(model, type) and issubclass(model, Model)):
-        msg = f"{model!r} is not a model class. Decorate models only with a silo limit."
+        msg = f"{model!r} is not a model class. Use this decorator only on models."
         raise TypeError(msg)
     inherited = _inherited_limit(model)
     if inherited is not None and inherited is not limit:
         msg = (
             f"{model._meta.label} inherits a limit to {limit_name(inherited)}, but is declared for "
-            f"{limit_name(limit)}. Parents and children share tables, so use one limit for all."
+            f"{limit_name(limit)}. Use the same limit for both: parent and child share tables."
         )
         raise SiloConfigurationError(msg)
     setattr(model, _MARK, limit)
@@ -125,7 +131,7 @@ def _inherited_limit(model: type[Model]) -> SiloLimit | None:
         if limit is not None:
             return cast("SiloLimit", limit)
         meta = getattr(base, "_meta", None)
-        # Abstract contrib models (AbstractUser) are for others to subclass, and say nothing.
+        # Abstract contrib models (AbstractUser) impose no limit: projects subclass them anywhere.
         if meta is not None and not meta.abstract and meta.app_label in CONTRIB_LIMITS:
             return CONTRIB_LIMITS[meta.app_label]
     return None
@@ -144,7 +150,7 @@ def _limit_of_real_model(model: type[Model]) -> SiloLimit | None:
 
 def _limit_function[**P, R](function: Callable[P, R], limit: SiloMode) -> Callable[P, R]:
     if not callable(function):
-        msg = f"{function!r} is not callable. Decorate functions only with a silo limit."
+        msg = f"{function!r} is not callable. Use this decorator only on functions."
         raise TypeError(msg)
     name = f"{function.__module__}.{function.__qualname__}()"
 
@@ -170,7 +176,7 @@ def _require(name: str, limit: SiloMode) -> None:
     if current.mode in (SiloMode.MONOLITH, limit):
         return
     msg = (
-        f"{name} runs only in {limit_name(limit)}, and was called from {current}. "
+        f"{name} runs only in {limit_name(limit)}, but was called from {current}. "
         f"{advice_for(limit)}"
     )
     raise AvailabilityError(msg, touched=name, current=str(current), lives_in=limit_name(limit))

@@ -1,9 +1,9 @@
-"""Where migrations run: only where a model lives; without it every silo gets every table.
+"""Decides on which databases a migration's operations run.
 
-Operations on a model follow the model. Operations without one (RunPython, RunSQL, extensions)
-follow their app, or `hints={"silo": SiloMode.CELL}` where the app has models of several silos. A
-model that was deleted from the code is told by `removed_models = {"oldmodel": SiloMode.CELL}` on
-its app's AppConfig.
+Operations on a model run where the model lives. Operations without a model (RunPython, RunSQL,
+extensions) run where the models of their app live; if the app has models of several silos, they
+need `hints={"silo": SiloMode.CELL}`. For a model that was deleted from the code, its app's
+AppConfig says where it lived: `removed_models = {"oldmodel": SiloMode.CELL}`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 def allow_migrate(
     db: str, app_label: str, model_name: str | None, hints: Mapping[str, Any]
 ) -> bool | None:
-    """Say whether an operation runs on an alias; None where that is not for silos to say.
+    """Return whether an operation runs on an alias; None leaves it to others.
 
     Raises:
-        SiloConfigurationError: An operation without a model, in an app of several silos, without
-            a `silo` hint; or a model that no code knows any more.
+        SiloConfigurationError: In an app with models of several silos, the operation has neither
+            a model nor a `silo` hint, or its model is no longer in the code nor in
+            `removed_models`.
     """
     if "silo" in hints:
         return _lives_on(_hinted(hints["silo"], app_label), db)
     model = hints.get("model")
     if model_name is None and model is not None:
-        # Django's documented hint of a RunPython that works on one model.
+        # Django documents the hint `model` for a RunPython that works on one model.
         app_label, model_name = model._meta.app_label, model._meta.model_name
     if model_name is not None:
         known, limit = _limit_of_model(app_label, model_name, model)
@@ -54,7 +55,7 @@ def allow_migrate(
 def _lives_on(limit: SiloLimit | None, db: str) -> bool | None:
     silo = silo_aliases().get(db)
     if limit is None:
-        # Apps that know no silos stay on `default`, and leave the silos' own aliases alone.
+        # Apps without limits stay off the silos' own aliases, except where that is `default`.
         return False if silo is not None and db != DEFAULT_DB_ALIAS else None
     if silo is None:
         return False
@@ -67,8 +68,8 @@ def _hinted(hint: object, app_label: str) -> SiloLimit:
     if hint in (SiloMode.CONTROL, SiloMode.CELL):
         return SiloMode(str(hint))
     msg = (
-        f"The hint silo={hint!r} of an operation in a migration of {app_label!r} is no place. "
-        "Use SiloMode.CONTROL, SiloMode.CELL or silos.limits.EVERY_SILO."
+        f"The hint silo={hint!r} of an operation in a migration of {app_label!r} is not a valid "
+        "limit. Use SiloMode.CONTROL, SiloMode.CELL or silos.limits.EVERY_SILO."
     )
     raise SiloConfigurationError(msg)
 
@@ -76,7 +77,7 @@ def _hinted(hint: object, app_label: str) -> SiloLimit:
 def _limit_of_model(
     app_label: str, model_name: str, historical: Any
 ) -> tuple[bool, SiloLimit | None]:
-    """Return whether a model is known, and its limit."""
+    """Return whether the model is known, and its limit."""
     try:
         return True, silo_of(apps.get_model(app_label, model_name))
     except LookupError:
@@ -115,13 +116,13 @@ def _undecided(
     places = " and ".join(sorted(limit_name(limit) for limit in limits))
     if model_name is not None:
         return (
-            f"Model {model_name!r}, in a migration of {app_label!r}, is not in the code any more, "
-            f"and the app has models of {places}. Tell where it lived: "
+            f"Model {model_name!r}, in a migration of {app_label!r}, is no longer in the code, "
+            f"and the app has models of {places}. Declare where it lived: "
             f'removed_models = {{"{model_name}": SiloMode.…}} on its AppConfig.'
         )
     shown = f" (hints: {dict(hints)!r})" if hints else ""
     return (
         f"An operation without a model (RunPython, RunSQL, an extension){shown} in a migration of "
-        f"{app_label!r} could run in several places, as the app has models of {places}. "
+        f"{app_label!r} could run in several silos, because the app has models of {places}. "
         'Give the operation hints={"silo": SiloMode.CONTROL}, SiloMode.CELL or EVERY_SILO.'
     )

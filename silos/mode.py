@@ -1,8 +1,8 @@
-"""Which silo, and which cell, the running code is in; without it no limit and no alias is decided.
+"""The current silo: the silo and cell in which the running code is.
 
-The process has a silo by its settings. A context variable overrides it, so that a test suite, a
-laptop or an RPC call inside one process can step into another silo, also under threads and async:
-a new thread starts in the process's silo, an async task in the one that it was started from.
+The settings give the process its silo. A context variable overrides it, so that a test suite, a
+laptop or an RPC call inside one process can enter another silo. This is safe with threads and
+async: a new thread starts in the process's silo, an async task in the silo of its creator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SiloMode(StrEnum):
-    """The kind of a silo: one process for everything, the control silo, or a cell."""
+    """The kind of a silo: everything in one, the control silo, or a cell."""
 
     MONOLITH = "MONOLITH"
     CONTROL = "CONTROL"
@@ -33,18 +33,18 @@ class SiloMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurrentSilo:
-    """Where code runs.
+    """The silo and cell in which code runs.
 
     Attributes:
         mode: The kind of silo.
-        cell: The cell: always set in CELL, never in CONTROL, in MONOLITH where one is known.
+        cell: The cell: always set in CELL, never in CONTROL, and in MONOLITH if one is known.
     """
 
     mode: SiloMode
     cell: str | None = None
 
     def __str__(self) -> str:
-        """Name the silo as error texts do."""
+        """Return the silo's name as error messages write it."""
         if self.mode is SiloMode.CONTROL:
             return "the control silo"
         if self.mode is SiloMode.CELL:
@@ -56,22 +56,22 @@ _assumed: ContextVar[CurrentSilo | None] = ContextVar("silos_assumed", default=N
 
 
 def get_current_silo() -> CurrentSilo:
-    """Return the silo, and cell, in which the caller runs."""
+    """Return the silo and cell in which the caller runs."""
     return _assumed.get() or _process_silo(directory())
 
 
 def get_assumed_silo() -> CurrentSilo | None:
-    """Return the silo entered by `assume_silo`; None where the process's own silo holds."""
+    """Return the silo entered with `assume_silo`; None if there is none."""
     return _assumed.get()
 
 
 def get_process_silo() -> CurrentSilo:
-    """Return the silo that the settings give to this process, whatever was entered since."""
+    """Return the process's silo by the settings, ignoring `assume_silo`."""
     return _process_silo(directory())
 
 
 def current_cell_name() -> str | None:
-    """Return the name of the current cell; None in control, and where none is known."""
+    """Return the current cell's name; None in control or if none is known."""
     return get_current_silo().cell
 
 
@@ -81,7 +81,9 @@ def _process_silo(known: Directory) -> CurrentSilo:
 
 
 class assume_silo:  # noqa: N801  (used like a function, as contextlib's own classes are)
-    """Run a block, or each call of a function, in a silo; it nests and restores.
+    """Run a block, or each call of a function, in a silo.
+
+    Blocks can be nested; each restores the silo of before when it ends.
 
         with assume_silo(SiloMode.CELL, cell="eu"):
             ...
@@ -91,11 +93,12 @@ class assume_silo:  # noqa: N801  (used like a function, as contextlib's own cla
 
     Args:
         mode: The silo to enter.
-        cell: Its cell. Without it CELL takes the current cell, else the only one; MONOLITH takes
-            the process's default; CONTROL has none.
+        cell: Its cell. If omitted, CELL uses the current cell, or else the only one; MONOLITH
+            uses the process's default. CONTROL has no cell.
 
     Raises:
-        UnknownCellError: No such cell, or none given and none can be told (on entering).
+        UnknownCellError: On entering: there is no such cell, or none was given and it is not
+            clear which one is meant.
         ValueError: A cell was given for the control silo.
     """
 
@@ -108,8 +111,8 @@ class assume_silo:  # noqa: N801  (used like a function, as contextlib's own cla
             raise ValueError(msg)
 
     def __enter__(self) -> CurrentSilo:
-        """Enter the silo, and return it."""
-        # The cell is told on entering: a decorator runs before the settings can be read.
+        """Enter the silo and return it."""
+        # The cell is looked up here, not in __init__: a decorator runs before settings are ready.
         entered = CurrentSilo(self._mode, _cell_to_enter(self._mode, self._cell))
         self._tokens.append(_assumed.set(entered))
         return entered
@@ -120,12 +123,12 @@ class assume_silo:  # noqa: N801  (used like a function, as contextlib's own cla
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Return to the silo of before."""
+        """Return to the previous silo."""
         _assumed.reset(self._tokens.pop())
 
     def __call__[**P, R](self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function or coroutine function."""
-        # Every call gets a context of its own: calls of one function may overlap.
+        # Each call enters a context of its own, because calls of one function may overlap.
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)

@@ -1,10 +1,10 @@
-"""The database router: model and current silo decide the alias; without it rows land anywhere.
+"""The database router: model and current silo decide the alias.
 
     DATABASE_ROUTERS = ["silos.router.SiloRouter"]
 
-Models without a limit are left to other routers, else to `default`. The router also holds the
-limits of models: a query on a model of another silo is an `AvailabilityError`. `.using(alias)`
-passes by every router; `silos.guard` holds that line inside `assume_silo`.
+Models without a limit are left to other routers, or else to `default`. The router also enforces the
+limits of models: a query on a model of another silo raises an `AvailabilityError`. `.using(alias)`
+bypasses every router; inside `assume_silo`, `silos.guard` checks it instead.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class SiloRouter:
     def db_for_read(
         self, model: type[Model], instance: Model | None = None, **_hints: Any
     ) -> str | None:
-        """Return the alias to read a model from; None for a model without a limit."""
+        """Return the alias to read from; None for a model without a limit."""
         return _route(model, instance, "read")
 
     def db_for_write(
         self, model: type[Model], instance: Model | None = None, **_hints: Any
     ) -> str | None:
-        """Return the alias to write a model to; None for a model without a limit."""
+        """Return the alias to write to; None for a model without a limit."""
         return _route(model, instance, "written")
 
     def allow_relation(self, obj1: Model, obj2: Model, **_hints: Any) -> bool | None:
-        """Allow relations inside one silo's database; None where neither side has a limit."""
+        """Allow relations inside one database; None if a side has no limit."""
         limits = (silo_of(type(obj1)), silo_of(type(obj2)))
         if None in limits:
             return None
@@ -57,7 +57,7 @@ class SiloRouter:
     def allow_migrate(
         self, db: str, app_label: str, model_name: str | None = None, **hints: Any
     ) -> bool | None:
-        """Run migrations only where a model lives; see `silos.migrate`."""
+        """Allow migrations only where a model lives; see `silos.migrate`."""
         return allow_migrate(db, app_label, model_name, hints)
 
 
@@ -74,19 +74,19 @@ def _route(model: type[Model], instance: Model | None, action: str) -> str | Non
     expected = alias_for_limit(limit, touched)
     if held == expected:
         return held
-    # Obeying silently would be a read across silos; going on, a copy of the row in `expected`.
+    # Using `held` would be an access across silos; using `expected` would duplicate the row there.
     current = get_current_silo()
     lives_in = str(CurrentSilo(*silo_aliases()[held]))
     msg = (
         f"{touched} through an instance of {instance._meta.label} that lives in {lives_in} (alias "
         f"{held!r}), while {current} uses alias {expected!r}. Load the instance in the silo that "
-        "works on it, or enter its own with assume_silo()."
+        "uses it, or enter the instance's silo with assume_silo()."
     )
     raise AvailabilityError(msg, touched=touched, current=str(current), lives_in=lives_in)
 
 
 def _monolith_leaves_open(limit: SiloLimit, held: str) -> bool:
-    """Say whether the instance alone decides: a MONOLITH that has entered no cell."""
+    """Return whether the instance alone decides, in a MONOLITH without a cell."""
     current = get_current_silo()
     if current.mode is not SiloMode.MONOLITH:
         return False

@@ -1,10 +1,10 @@
-"""System checks: without them a mistake of settings or models would show when a message is lost.
+"""The system checks of settings, models, receivers and the Celery app.
 
 E001 unknown key · E002 wrong value · E003 category without scope · E004 outbox of another silo ·
 E005 no shard key · E006 manager that produces nothing · W009 receiver without ``**kwargs`` ·
-E014 replicated model without handlers · E015 foreign ``on_delete`` · E016 ``on_delete`` in the
+E014 replicated model without handlers · E015 custom ``on_delete`` · E016 ``on_delete`` in the
 database · W021 no beat schedule · W022 tasks that are lost or run twice · E030 weak RPC secret ·
-W033 no rotation of RPC secrets · W042 notifications that nobody hears · E046 sequence with a cache
+W033 no rotation of RPC secrets · W042 notifications that do not arrive · E046 sequence with a cache
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def register_all() -> None:
         register(check, TAG)
     for check in (configuration.check_secret_strength, configuration.check_rotation):
         register(check, TAG, Tags.security, deploy=True)
-    # Not our own tag: `check --tag hybridcloud` must do without a database.
+    # Not under TAG: `check --tag hybridcloud` must work without a database.
     register(sequences.check_sequences, Tags.database)
     register(listening.check_listening, Tags.database)

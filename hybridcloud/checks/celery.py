@@ -1,4 +1,7 @@
-"""Checks of the Celery app: without them committed messages would wait for a tick that never comes."""
+"""Checks of the Celery app: its beat schedule and its broker.
+
+A missing tick or a lost task would leave committed messages waiting.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-# What Celery makes by itself where a process has imported no app.
+# The name of the app that Celery creates if the process has imported none.
 _NO_APP: Final = "default"
-# Transports that hand a task out again after a while, and their default, in seconds.
+# Transports that redeliver a task after a timeout, and the default timeout in seconds.
 _VISIBILITY: Final = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
 _DRAINS: Final = (
     tasks.enqueue_outbox_jobs,
@@ -31,20 +34,20 @@ _DRAINS: Final = (
 
 
 def check_beat_schedule(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.W021: the scheduler ticks for every silo of this process."""
+    """hybridcloud.W021: beat ticks for every silo of this process."""
     app = _app()
     if app is None:
         return [
             Warning(
                 "No Celery app was imported: nothing drains the outboxes, and no kick is sent.",
                 hint="Import your app in the project's __init__.py, as Celery's guide for Django "
-                "says.",
+                "describes.",
                 id="hybridcloud.W021",
             )
         ]
     return [
         Warning(
-            f"The beat schedule has no {name}: what it ticks for waits for ever.",
+            f"The beat schedule has no {name}: the work that it starts would wait forever.",
             hint="In the module of the Celery app: from hybridcloud.outbox.tasks import "
             "beat_schedule; app.conf.beat_schedule |= beat_schedule.",
             id="hybridcloud.W021",
@@ -55,7 +58,7 @@ def check_beat_schedule(**_: Any) -> list[CheckMessage]:
 
 
 def check_delivery(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.W022: a drain that is lost with its worker comes again, and none comes too early."""
+    """hybridcloud.W022: lost drain tasks are redelivered, but not too early."""
     app = _app()
     if app is None:
         return []
@@ -64,13 +67,16 @@ def check_delivery(**_: Any) -> list[CheckMessage]:
 
 def _app() -> Celery | None:
     proxy: Any = current_app
-    # Celery's own way through its proxy.
+    # Celery offers only this method to resolve its proxy.
     app: Any = proxy._get_current_object()  # noqa: SLF001
     return None if app.main in (None, _NO_APP) else app
 
 
 def _covers(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Say whether a beat entry ticks for the silo that another one is for; without a cell: for all."""
+    """Return whether a beat entry ticks for the silo of the wanted one.
+
+    An entry that names no cell ticks for every cell.
+    """
     if entry.get("task") != wanted["task"]:
         return False
     cell = (entry.get("kwargs") or {}).get("cell")
@@ -79,20 +85,22 @@ def _covers(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 def _early_acknowledgements(app: Celery) -> Iterator[CheckMessage]:
     for task in _DRAINS:
-        # As this app binds it: task_annotations may have changed it.
+        # Look at the task as bound to this app: task_annotations may have changed it.
         if not app.tasks[task.name].acks_late:
             yield Warning(
-                f"Task {task.name} is acknowledged before it runs: a lost worker loses it.",
-                hint="Take acks_late out of task_annotations for it.",
+                f"Task {task.name} is acknowledged before it runs: it is lost with its worker.",
+                hint="Remove acks_late from the task's task_annotations.",
                 id="hybridcloud.W022",
             )
 
 
 def _longest_drain() -> float:
-    """Return the seconds that a drain task takes at most: what is due, then one shard of a lost drainer's.
+    """Return the largest number of seconds that a drain task takes.
+
+    It drains what is due, and then one shard of a lost drainer.
 
     Raises:
-        ConfigurationError: the settings are not valid.
+        ConfigurationError: the settings are invalid.
     """
     slowest = max(
         settings().handler_timeout,
@@ -110,11 +118,11 @@ def _short_visibility(app: Celery) -> Iterator[CheckMessage]:
     try:
         longest = _longest_drain()
     except ConfigurationError:
-        # Another check reports it.
+        # check_settings reports it.
         return
     if timeout <= longest:
         yield Warning(
-            f"The broker hands a task out again after {timeout:g} s, and a drain may take "
+            f"The broker redelivers a task after {timeout:g} s, but a drain may take "
             f"{longest:g} s.",
             hint="Raise visibility_timeout in broker_transport_options.",
             id="hybridcloud.W022",

@@ -1,4 +1,4 @@
-"""Checks of settings: without them an option pinned under a mistyped name would switch nothing."""
+"""Checks of HYBRIDCLOUD: its keys, pinned options and RPC secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACEHOLDERS: Final = ("example", "change", "default", "secret", "django-insecu
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.E001, E002: HYBRIDCLOUD has known keys with values of the right type and range."""
+    """hybridcloud.E001, E002: HYBRIDCLOUD has known keys and valid values."""
     try:
         settings()
     except ConfigurationError as exc:
@@ -32,7 +32,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 def check_pinned_options(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.E001, E002: HYBRIDCLOUD["OPTIONS"] pins options that exist, to values they can have."""
+    """hybridcloud.E001, E002: pinned options exist and have valid values."""
     found: list[CheckMessage] = []
     for key, value in _pinned().items():
         try:
@@ -45,19 +45,22 @@ def check_pinned_options(**_: Any) -> list[CheckMessage]:
 
 
 def check_secret_strength(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.E030: whoever can guess an RPC secret can do everything in every silo."""
+    """hybridcloud.E030: RPC secrets are set and hard to guess.
+
+    A guessed secret allows every call in every silo.
+    """
     secrets = _secrets()
     if not secrets and get_process_silo().mode is not SiloMode.MONOLITH:
         return [
             Error(
-                "No RPC secret: this silo can neither call others nor be called.",
+                "No RPC secret: this silo can neither call other silos nor be called.",
                 hint='Set HYBRIDCLOUD["RPC_SECRETS"] to the same secrets in every silo.',
                 id="hybridcloud.E030",
             )
         ]
     return [
         Error(
-            # By its place: a check must not print a secret.
+            # By its position, because a check must not print a secret.
             f"RPC secret {place} of {len(secrets)} {weakness}.",
             hint="Use python -c 'import secrets; print(secrets.token_urlsafe(48))'.",
             id="hybridcloud.E030",
@@ -68,20 +71,23 @@ def check_secret_strength(**_: Any) -> list[CheckMessage]:
 
 
 def check_rotation(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.W033: with one secret alone, a change of it makes silos refuse one another."""
+    """hybridcloud.W033: RPC secrets can be rotated.
+
+    If there is only one, silos refuse each other's calls while it is changed.
+    """
     if len(_secrets()) != 1:
         return []
     return [
         Warning(
-            "Only one RPC secret: it cannot be changed without refused calls.",
-            hint='Give HYBRIDCLOUD["RPC_SECRETS"] a list: the first signs, all verify.',
+            "Only one RPC secret: silos would refuse calls while it is changed.",
+            hint='Set HYBRIDCLOUD["RPC_SECRETS"] to a list: the first signs, all verify.',
             id="hybridcloud.W033",
         )
     ]
 
 
 def _weaknesses(secret: str) -> Iterator[str]:
-    """Yield what makes a secret easy to guess, at most one thing."""
+    """Yield why a secret is easy to guess, at most one reason."""
     if len(secret) < _LEAST_SECRET:
         yield f"has fewer than {_LEAST_SECRET} characters"
     elif len(set(secret)) < _LEAST_DISTINCT:

@@ -1,4 +1,4 @@
-"""Checks of receivers' signatures: without them a new argument of a signal would break every handler."""
+"""Checks of receivers' signatures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def check_receivers(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.W009: a receiver takes the arguments that a later release adds."""
+    """hybridcloud.W009: receivers accept arguments that later releases add."""
     return [
         Warning(
             f"{receiver_name(receiver)}, a receiver of {category.name}, takes no **kwargs.",
-            hint="Add **kwargs to its signature: signals get new arguments.",
+            hint="Add **kwargs to its signature: later releases may add arguments to the signal.",
             obj=receiver,
             id="hybridcloud.W009",
         )
@@ -35,8 +35,8 @@ def check_receivers(**_: Any) -> list[CheckMessage]:
 
 
 def receivers_of(signal: Signal, category: OutboxCategory) -> list[Callable[..., Any]]:
-    """Return what is connected for a category, without what hears every category."""
-    # Django's own look-up; it has no public one that says who listens.
+    """Return a category's receivers, except those of every category."""
+    # Django has no public way to list the receivers of a sender.
     live: Any = signal._live_receivers(category)  # noqa: SLF001
     everybody: Any = signal._live_receivers(None)  # noqa: SLF001
     return [each for each in live[0] if each not in everybody[0]]

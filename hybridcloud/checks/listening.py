@@ -1,7 +1,8 @@
-"""Checks that notifications arrive: without it drainers behind a pooler would poll, and nobody would know.
+"""Checks that notifications reach the sessions that listen for them.
 
-A pooler that lends a session for one transaction takes LISTEN and forgets it.
-What it is cannot be asked, so the check listens and notifies once itself.
+A pooler in transaction mode accepts LISTEN and then forgets it, so that
+drainers only poll. A session cannot tell whether it runs through such a pooler,
+so the check itself listens and notifies once.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WAIT: Final = 1.0
-"""Seconds after which a notification, which takes less than a millisecond, is taken for lost."""
+"""Seconds to wait for the notification, which normally takes less than a millisecond."""
 
 
 def check_listening(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """hybridcloud.W042: where kicks are notifications, a session that listens hears them."""
+    """hybridcloud.W042: with ``KICK = "notify"``, notifications arrive.
+
+    hybridcloud.E002: ``LISTEN_DATABASE`` is one of ``DATABASES``.
+    """
     conf = settings()
     if conf.kick != "notify":
         return []
     if conf.listen_database is not None and conf.listen_database not in connections.settings:
         return [
             Error(
-                f"No database {conf.listen_database!r}: HYBRIDCLOUD['LISTEN_DATABASE'] names none of DATABASES.",
-                hint=f"Name one of {', '.join(sorted(connections.settings))}, or leave it out.",
+                f"No database {conf.listen_database!r}: HYBRIDCLOUD['LISTEN_DATABASE'] is not one of DATABASES.",
+                hint=f"Use one of {', '.join(sorted(connections.settings))}, or remove the setting.",
                 id="hybridcloud.E002",
             )
         ]
@@ -43,10 +47,10 @@ def check_listening(*, databases: Sequence[str] | None = None, **_: Any) -> list
         if alias in silo_aliases() and not _hears(direct, alias):
             found.append(
                 Warning(
-                    f"NOTIFY on {alias!r} is not heard by LISTEN on {direct!r}: a pooler lends its "
-                    f"sessions for single transactions, or it is another database.",
-                    hint=f"Drainers find messages by polling alone, every {POLL:.0f} s. Set "
-                    f"HYBRIDCLOUD['LISTEN_DATABASE'] to an alias that reaches the database of {alias!r} directly.",
+                    f"NOTIFY on {alias!r} is not heard by LISTEN on {direct!r}: a pooler runs in "
+                    f"transaction mode, or it is another database.",
+                    hint=f"Drainers find messages only by polling, every {POLL:.0f} s. Set "
+                    f"HYBRIDCLOUD['LISTEN_DATABASE'] to an alias that connects to the database of {alias!r} directly.",
                     id="hybridcloud.W042",
                 )
             )
@@ -54,7 +58,7 @@ def check_listening(*, databases: Sequence[str] | None = None, **_: Any) -> list
 
 
 def _hears(listening: str, notifying: str) -> bool:
-    """Say whether a new session on one alias hears what a new session on another notifies."""
+    """Return whether a session on one alias hears NOTIFY on the other one."""
     channel = f"hybridcloud_check_{secrets.token_hex(8)}"
     with (
         closing(connections[listening].copy()) as listener,

@@ -1,4 +1,4 @@
-"""Checks of producing models: without them some way to change a row would write no message."""
+"""Checks that every change of a producing model's rows writes a message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def check_scopes(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.E003: a message of a category without scope cannot be written."""
+    """hybridcloud.E003: every category has a scope.
+
+    Messages of a category without a scope cannot be written.
+    """
     return [
         Error(
             f"No scope for the categories of {kind.__module__}.{kind.__qualname__}.",
@@ -40,7 +43,7 @@ def check_scopes(**_: Any) -> list[CheckMessage]:
 def check_producing_models(
     app_configs: Sequence[AppConfig] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """hybridcloud.E003 to E006 and E014 to E016, of every producing model."""
+    """hybridcloud.E003 to E006 and E014 to E016, for every producing model."""
     configs = apps.get_app_configs() if app_configs is None else app_configs
     return [
         message
@@ -53,7 +56,7 @@ def check_producing_models(
 
 def _check(model: type[ProducingModel]) -> Iterator[CheckMessage]:
     yield from _check_managers(model)
-    # Proxies and multi-table children share the rest with their root.
+    # Proxies and multi-table children share everything else with their root.
     if model is not root_of(model):
         return
     yield from _check_silo(model)
@@ -69,8 +72,8 @@ def _check_silo(model: type[ProducingModel]) -> Iterator[CheckMessage]:
         yield Error(
             f"{model._meta.label} lives in {limit_name(lives_in)}, its outbox in "
             f"{limit_name(writes_to)}.",
-            hint="Change and message must commit together: take the mixin, the outbox_type and "
-            "the silo decorator of one silo.",
+            hint="Change and message must commit together: use the mixin, the outbox_type and "
+            "the silo decorator of the same silo.",
             obj=model,
             id="hybridcloud.E004",
         )
@@ -86,7 +89,7 @@ def _check_managers(model: type[ProducingModel]) -> Iterator[CheckMessage]:
                 f"The {name} of {model._meta.label} writes no messages: it is a "
                 f"{type(manager).__name__}.",
                 hint="Put the mixin first among the bases, and derive `objects` from both its "
-                "manager and yours. Secondary managers may be plain.",
+                "manager and yours. Additional managers need not produce messages.",
                 obj=model,
                 id="hybridcloud.E006",
             )
@@ -96,8 +99,8 @@ def _check_relations(model: type[ProducingModel]) -> Iterator[CheckMessage]:
     for field, reason in uncovered_relations(model):
         in_database = getattr(field.remote_field.on_delete, "__name__", "").startswith("DB_")
         yield Error(
-            f"A deletion over {field} would write no message: {reason}.",
-            hint="Use Django's CASCADE, SET_NULL, PROTECT or the like"
+            f"A deletion through {field} would write no message: {reason}.",
+            hint="Use one of Django's own, such as CASCADE, SET_NULL or PROTECT"
             + (", or let triggers write the model's messages." if in_database else "."),
             obj=field,
             id="hybridcloud.E016" if in_database else "hybridcloud.E015",
@@ -116,14 +119,14 @@ def _check_handlers(model: type[ProducingModel]) -> Iterator[CheckMessage]:
 
 def _check_shard_key(model: type[ProducingModel]) -> Iterator[CheckMessage]:
     if not model.has_default_messages():
-        # It makes its messages itself, and may name the shard there.
+        # The model creates its own messages and may set their shard there.
         return
     try:
         scope = model.category.get_scope()
     except InvalidOutboxError:
         yield Error(
             f"The category {model.category.name} of {model._meta.label} has no scope.",
-            hint="Name its class in a scope class: class Scope(OutboxScope, categories=…).",
+            hint="Declare a scope class for its class: class Scope(OutboxScope, categories=…).",
             obj=model,
             id="hybridcloud.E003",
         )
@@ -133,18 +136,21 @@ def _check_shard_key(model: type[ProducingModel]) -> Iterator[CheckMessage]:
     if missing:
         yield Error(
             f"No shard for messages of {model._meta.label}: {scope.name} has {missing}.",
-            hint="Set shard_key on the model to the path of an attribute that it has.",
+            hint="Set shard_key on the model to the path of an existing attribute.",
             obj=model,
             id="hybridcloud.E005",
         )
 
 
 def _missing(model: type[Model], path: str) -> str | None:
-    """Return what of a path cannot be there; None where it is, or where only an instance can tell."""
+    """Return what is missing on a path, in words.
+
+    None if the path exists, or if only an instance could tell.
+    """
     kind: Any = model
     for attribute in path.split("."):
         if not hasattr(kind, attribute):
-            return f"shard key {path!r}, and {kind._meta.label} no {attribute!r}"
+            return f"shard key {path!r}, but {kind._meta.label} has no {attribute!r}"
         try:
             kind = kind._meta.get_field(attribute).related_model
         except FieldDoesNotExist:

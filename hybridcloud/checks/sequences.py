@@ -1,7 +1,8 @@
-"""Checks that ids are handed out one by one: without it a session's cache would give new messages old ids.
+"""Checks that the sequences of outbox tables do not cache ids.
 
-Sessions that keep ids in store (``CACHE`` above 1) write a newer message with a
-lower id than an older one of another session, and "newest" would be the wrong one.
+With ``CACHE`` above 1, each session reserves ids. A newer message could then
+get a lower id than an older one of another session, and the wrong message would
+count as the newest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.store.tables import OutboxTable
 
-# By the dependency, not by the name: a renamed table keeps its sequence. No table, no rows.
+# Found by dependency, not by name: a renamed table keeps its sequence. No table gives no rows.
 _SEQUENCES: Final = """
     SELECT d.objid::regclass::text, s.seqcache
     FROM pg_depend AS d JOIN pg_sequence AS s ON s.seqrelid = d.objid
@@ -34,7 +35,7 @@ def check_sequences(*, databases: Sequence[str] | None = None, **_: Any) -> list
     return [
         Error(
             f"Sequence {sequence} of {outbox._meta.label} in {alias!r} has CACHE {cache}.",
-            hint=f"Messages would be handled in the wrong order. Run: ALTER SEQUENCE {sequence} "
+            hint=f"Messages would be handled in the wrong order. Run ALTER SEQUENCE {sequence} "
             f"CACHE 1, and reconnect all sessions.",
             obj=outbox,
             id="hybridcloud.E046",

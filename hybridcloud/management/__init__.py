@@ -1,1 +1,1 @@
-"""Commands of the framework for `manage.py`; without the package Django would find none."""
+"""The framework's `manage.py` commands, in the package Django searches."""

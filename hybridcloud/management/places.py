@@ -1,4 +1,4 @@
-"""The silos that a command runs in: without it each command would tell them in its own way."""
+"""The option --silo of commands, and the silos that it selects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def add_silo_argument(parser: CommandParser) -> None:
-    """Let a command be told its silo, where one process is several."""
+    """Add --silo to a command, for processes that are several silos."""
     parser.add_argument(
-        "--silo", help="control, or a cell's name; default: every silo of this process"
+        "--silo", help="control or a cell's name; default: every silo of this process"
     )
 
 
 def chosen_silos(silo: str | None) -> list[CurrentSilo]:
-    """Return the silo that was named, else all of this process."""
+    """Return the named silo, or every silo of this process."""
     if silo is None:
         return silos_here()
     if silo.lower() == "control":

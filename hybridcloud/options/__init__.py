@@ -1,7 +1,7 @@
-"""Runtime options: without them a handler that does harm could be stopped by a deploy only.
+"""Runtime options, which running processes follow within seconds.
 
-A setting needs a deploy, an option does not: its value is in the silo's own
-database, and running workers follow it within seconds.
+Changing a setting needs a deploy; changing an option does not. Its value is in
+the silo's own database.
 """
 
 from __future__ import annotations

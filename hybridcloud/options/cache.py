@@ -1,9 +1,9 @@
-"""A process's copy of its silo's options: without it the engine's every pass would ask the database for its switches.
+"""A process's cache of its silos' options.
 
-The whole table is read at once and kept for 5 seconds. Where there is a Redis,
-it holds a token that every change replaces; looking at that once a second makes
-a change known sooner. Neither the database nor Redis is needed to go on: what
-was last known holds.
+The whole table is read at once and cached for 5 seconds. If Redis is set up,
+it holds a token that every change replaces. Each process checks the token once
+a second, and so finds a change sooner. The process goes on without the database
+and without Redis: the last known values remain in force.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 _LIFE: Final = 5.0
 _GLANCE: Final = 1.0
 _REDIS_REST: Final = 30.0
-_TOKEN_KEY: Final = "hybridcloud:options:token"  # noqa: S105 - a name, no secret
+_TOKEN_KEY: Final = "hybridcloud:options:token"  # noqa: S105 - a name, not a secret
 _LOG = logging.getLogger("hybridcloud.options")
 
 
 class Snapshot:
-    """The options of a silo at a moment.
+    """The options of a silo at one moment.
 
     Attributes:
-        rows: the stored values by key.
-        read: values that were asked for, checked and with defaults; filled by `values`.
-        due: when to look again, by the process's monotonic clock.
+        rows: the stored values, by key.
+        read: the values that `values` has looked up: checked, or the defaults.
+        due: when to look for changes again, by the monotonic clock.
+        token: the token of the last change, or None.
+        loaded_at: when the rows were read, by the monotonic clock.
+        failing: whether the rows could not be read, and are the last known ones.
     """
 
     __slots__ = ("due", "failing", "loaded_at", "read", "rows", "token")
@@ -54,7 +57,7 @@ class Snapshot:
 
 
 class _Announcement:
-    """Makes a change known once it is committed; Django drops it when the change is rolled back."""
+    """Announces a change after its commit; Django drops it on rollback."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
@@ -72,7 +75,10 @@ _redis_rests_until = 0.0
 
 
 def current(alias: str) -> Snapshot:
-    """Return the options of an alias as this thread may see them; never raises for a database."""
+    """Return the options of an alias, including this thread's own changes.
+
+    Never raises because of the database.
+    """
     found = _snapshots.get(alias)
     if _writing and _has_own_changes(alias):
         return _uncached(alias, found)
@@ -82,7 +88,10 @@ def current(alias: str) -> Snapshot:
 
 
 def forget(alias: str) -> None:
-    """Let the next look read anew; what is known stays as what was last known."""
+    """Make the next access read the table again.
+
+    The cached values remain available in case the database cannot be read.
+    """
     global _changes  # noqa: PLW0603 - one cache per process
     _changes += 1
     found = _snapshots.get(alias)
@@ -91,7 +100,7 @@ def forget(alias: str) -> None:
 
 
 def announce_after_commit(alias: str) -> None:
-    """Let this and the other processes read anew once the open transaction has committed."""
+    """Make all processes read the table again after the open transaction."""
     _writing.add(connections[alias])
     transaction.on_commit(_Announcement(alias), using=alias, robust=True)
 
@@ -99,9 +108,9 @@ def announce_after_commit(alias: str) -> None:
 def _refreshed(alias: str, old: Snapshot | None) -> Snapshot:
     now = monotonic()
     if old is not None:
-        # No lock: others go on with the old values, and take over where this thread is lost.
+        # Instead of a lock: other threads use the old values, and one retries if this thread dies.
         old.due = now + _GLANCE
-    # Before the rows: a change between the two then shows as another token at the next look.
+    # Read the token before the rows: a change in between then shows as a new token next time.
     token = _token(now)
     if old is not None and token is not None and token == old.token:
         age_left = old.loaded_at + _LIFE - now
@@ -123,7 +132,7 @@ def _loaded(alias: str, old: Snapshot | None, token: str | None) -> Snapshot:
     except Error as exc:
         if not was_failing:
             _LOG.warning(
-                "Options of database %r can't be read, the last known values hold: %s", alias, exc
+                "Options of database %r cannot be read, using the last known values: %s", alias, exc
             )
         made = Snapshot({} if old is None else old.rows, token=None, loaded_at=monotonic())
         made.failing = True
@@ -134,7 +143,7 @@ def _loaded(alias: str, old: Snapshot | None, token: str | None) -> Snapshot:
 
 
 def _uncached(alias: str, known: Snapshot | None) -> Snapshot:
-    """Return what the open transaction sees, for it alone."""
+    """Return what the open transaction sees, without caching it."""
     return _loaded(alias, known, None)
 
 
@@ -142,13 +151,13 @@ def _rows(alias: str) -> dict[str, Any]:
     connection = connections[alias]
     query = apps.get_model("hybridcloud", "Option")._base_manager.using(alias)
     if connection.in_atomic_block:
-        # A statement that fails would poison the caller's transaction; the savepoint takes it.
+        # The savepoint keeps a failing statement from aborting the caller's transaction.
         with transaction.atomic(using=alias):
             return dict(query.values_list("key", "value"))
     try:
         return dict(query.values_list("key", "value"))
     except Error:
-        # Else a session that the server ended would fail for ever outside of requests.
+        # Outside requests, Django does not replace a session that the server has ended.
         connection.close_if_unusable_or_obsolete()
         raise
 
@@ -164,7 +173,7 @@ def _has_own_changes(alias: str) -> bool:
 
 
 def _token(now: float) -> str | None:
-    """Return the token of the last change; None where there is no Redis, or no answer."""
+    """Return the token of the last change; None if Redis is not available."""
     global _redis_rests_until  # noqa: PLW0603 - one client per process
     client = redis_client()
     if client is None or now < _redis_rests_until:
@@ -172,9 +181,9 @@ def _token(now: float) -> str | None:
     try:
         return str(client.get(_TOKEN_KEY))
     except RedisError as exc:
-        # A Redis that hangs must not cost every look its timeout: the 5 seconds do without it.
+        # Rest, so that not every access waits for a Redis that hangs; rows are cached 5 s anyway.
         _redis_rests_until = now + _REDIS_REST
-        _LOG.warning("Redis does not tell of changed options, the database is asked: %s", exc)
+        _LOG.warning("Changed options cannot be read from Redis, polling the database: %s", exc)
         return None
 
 
@@ -183,10 +192,14 @@ def _replace_token() -> None:
     if client is None:
         return
     try:
-        # A random text, not a count: a flushed Redis could count up to a number seen before.
+        # Random, not a counter: after a flush of Redis, a counter could repeat an earlier number.
         client.set(_TOKEN_KEY, uuid.uuid4().hex)
     except RedisError as exc:
-        _LOG.warning("Redis was not told of a changed option, it takes %s s: %s", _LIFE, exc)
+        _LOG.warning(
+            "A changed option could not be announced in Redis, it takes effect within %s s: %s",
+            _LIFE,
+            exc,
+        )
 
 
 def _forget_all(**_: object) -> None:
@@ -194,5 +207,5 @@ def _forget_all(**_: object) -> None:
         forget(alias)
 
 
-# The table may be new, or, in tests, emptied.
+# After migrate, the table may have been created or, in tests, emptied.
 post_migrate.connect(_forget_all, dispatch_uid="hybridcloud.options")

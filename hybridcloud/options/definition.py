@@ -1,4 +1,7 @@
-"""What options there are: without registered keys a typo in one would be a switch that switches nothing."""
+"""The registered options: their keys, types and defaults.
+
+An unknown key is an error, so that a typo is not a switch without effect.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Definition:
     Attributes:
         key: its name, or a pattern with ``*`` for the part that differs.
         type: the type of its values, one that JSON has.
-        default: the value where none is set; None: nothing.
+        default: the value if none is set; may be None.
         doc: one sentence for the person who sets it.
     """
 
@@ -35,7 +38,7 @@ class Definition:
     doc: str = ""
 
     def accepts(self, value: object) -> bool:
-        """Say whether the value has the option's type, and fits into JSON."""
+        """Return whether the value has the option's type and fits into JSON."""
         if isinstance(value, bool) and self.type is not bool:
             return False
         if not isinstance(value, (int, float) if self.type is float else self.type):
@@ -43,7 +46,7 @@ class Definition:
         return self.type not in (list, dict, float, str) or _fits_json(value)
 
     def fresh_default(self) -> Any:
-        """Return the default; a list or dict of its own, which its owner may change."""
+        """Return the default; a list or dict is a copy that may be changed."""
         return deepcopy(self.default)
 
 
@@ -56,13 +59,14 @@ def register(key: str, type_: type, default: Any, *, doc: str = "") -> None:
     """Declare a runtime option; declaring the same one again does nothing.
 
     Args:
-        key: its name, dotted, such as ``"acme.limit"``.
+        key: its dotted name, such as ``"acme.limit"``.
         type_: bool, int, float, str, list or dict.
-        default: the value where none is set; of that type, or None.
+        default: the value if none is set: of this type, or None.
         doc: one sentence for the person who sets it.
 
     Raises:
-        ConfigurationError: a type that JSON does not have, or a default of another type.
+        ConfigurationError: the type is not a type of JSON, the default has another type, or the
+            key is a pattern.
         RegistryError: the key is registered with another type or default.
     """
     if "*" in key:
@@ -73,16 +77,18 @@ def register(key: str, type_: type, default: Any, *, doc: str = "") -> None:
 
 
 def register_pattern(pattern: str, type_: type, default: Any, *, doc: str = "") -> None:
-    """Declare all options whose keys match a pattern, for keys that are derived from models.
+    """Declare all options whose keys match a pattern.
+
+    For keys that are derived from models.
 
     Args:
         pattern: a key with ``*`` for any text, such as ``"outbox_replication.*.replication_version"``.
         type_: bool, int, float, str, list or dict.
-        default: the value where none is set; of that type, or None.
+        default: the value if none is set: of this type, or None.
         doc: one sentence for the person who sets it.
 
     Raises:
-        ConfigurationError: a type that JSON does not have, or a default of another type.
+        ConfigurationError: the type is not a type of JSON, or the default has another type.
         RegistryError: the pattern is registered with another type or default.
     """
     _add(_patterns, Definition(pattern, type_, default, doc))
@@ -90,10 +96,10 @@ def register_pattern(pattern: str, type_: type, default: Any, *, doc: str = "") 
 
 
 def find_definition(key: str) -> Definition:
-    """Return what was registered for a key.
+    """Return the definition for a key.
 
     Raises:
-        UnknownOptionError: nothing was; names the nearest keys.
+        UnknownOptionError: the key is not registered; the message lists near matches.
     """
     found = _definitions.get(key)
     if found is not None:
@@ -112,7 +118,7 @@ def find_definition(key: str) -> Definition:
 
 
 def all_definitions() -> Iterator[Definition]:
-    """Yield the options that are registered by their full key."""
+    """Yield the options that are registered by their full key, not a pattern."""
     yield from _definitions.values()
 
 
@@ -120,7 +126,7 @@ def require_accepted(definition: Definition, value: object, *, where: str) -> No
     """Refuse a value that the option cannot have.
 
     Raises:
-        OptionValueError: names option, value, and `where` it was given.
+        OptionValueError: the message names the option, the value and `where` it was given.
     """
     if not definition.accepts(value):
         raise OptionValueError(
@@ -147,7 +153,7 @@ def _add(registry: Registry[str, Definition], made: Definition) -> None:
 
 def _fits_json(value: object) -> bool:
     try:
-        # PostgreSQL's jsonb takes neither NaN nor the character NUL.
+        # PostgreSQL's jsonb accepts neither NaN nor the character NUL.
         return "\\u0000" not in json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         return False

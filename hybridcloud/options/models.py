@@ -1,4 +1,4 @@
-"""The tables of runtime options: without them a value would be lost with its process, and nobody would know whose."""
+"""The tables of runtime options and of their changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from silos.limits import all_silo_model
 
 
 class _Change(models.Model):
-    """A value, and who gave it to an option, when and why."""
+    """An option's value, who set it and why."""
 
     value = models.JSONField()
     by = models.CharField(max_length=200, blank=True)
@@ -21,7 +21,10 @@ class _Change(models.Model):
 
 @all_silo_model
 class Option(_Change):
-    """An option that is set in this silo; the others have their registered default."""
+    """An option that is set in this silo.
+
+    Options without a row have their registered default.
+    """
 
     key = models.CharField(max_length=200, primary_key=True)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -35,7 +38,7 @@ class Option(_Change):
 
 @all_silo_model
 class OptionHistory(_Change):
-    """One change of an option in this silo; a value that is NULL: the option was unset."""
+    """One change of an option in this silo; NULL means it was unset."""
 
     key = models.CharField(max_length=200)
     value = models.JSONField(null=True)

@@ -1,8 +1,8 @@
-"""Reads and sets runtime options; without it callers would have to know where a value comes from.
+"""Reads and sets runtime options.
 
-A value comes from ``HYBRIDCLOUD["OPTIONS"]``, which pins it, else from the
-database of the current silo, else it is the registered default. Each silo has
-its own: setting an option in control does not reach the cells.
+A value is pinned by ``HYBRIDCLOUD["OPTIONS"]``, or else comes from the database
+of the current silo, or else is the registered default. Each silo has its own
+values: setting an option in control does not affect the cells.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _LOG = logging.getLogger("hybridcloud.options")
 
 @dataclass(frozen=True, slots=True)
 class OptionState:
-    """An option as it is now, for people and machines that look.
+    """The current state of an option, for display.
 
     Attributes:
         key: its name.
         value: the value in force.
         source: where the value comes from.
         type: the name of its type.
-        default: what it is where nothing is set.
+        default: the value if none is set.
         doc: what it is for.
         by: who set it in the database.
-        reason: why.
-        updated_at: when.
+        reason: why it was set.
+        updated_at: when it was set.
     """
 
     key: str
@@ -60,7 +60,7 @@ class OptionState:
 
 @dataclass(frozen=True, slots=True)
 class OptionChange:
-    """A change of an option; a value of None says that it was unset."""
+    """A change of an option; a value of None means that it was unset."""
 
     key: str
     value: Any
@@ -70,14 +70,15 @@ class OptionChange:
 
 
 def get(key: str) -> Any:
-    """Return the value of an option in the current silo; it is at most seconds old.
+    """Return the value of an option in the current silo.
 
-    Never raises because of the database: the last known value holds, else the
-    default. Inside a transaction that set options, the new values are seen.
+    The value is at most a few seconds old. Never raises because of the database: if
+    it cannot be read, the last known value is returned, or else the default. A
+    transaction that set options sees the new values.
 
     Raises:
-        UnknownOptionError: nobody registered the key.
-        OptionValueError: the settings pin it to a value of a wrong type.
+        UnknownOptionError: the key is not registered.
+        OptionValueError: the settings pin it to a value of the wrong type.
     """
     pinned = settings().options
     if key in pinned:
@@ -91,16 +92,16 @@ def get(key: str) -> Any:
 
 
 def set(key: str, value: Any, *, by: str = "", reason: str = "") -> None:  # noqa: A001 - the reference's name
-    """Set an option in the current silo, and keep who did it, when and why.
+    """Set an option in the current silo and record who did it, when and why.
 
-    Running processes follow once the open transaction has committed: within a
-    second or so where there is a Redis, else within 5.
+    Running processes follow once the open transaction has committed: within
+    about a second if Redis is set up, or else within 5.
 
     Raises:
-        UnknownOptionError: nobody registered the key.
-        OptionValueError: the value has a wrong type, or the settings pin the option.
+        UnknownOptionError: the key is not registered.
+        OptionValueError: the value has the wrong type, or the settings pin the option.
     """
-    require_accepted(find_definition(key), value, where="was to be set")
+    require_accepted(find_definition(key), value, where="in options.set()")
     _refuse_pinned(key)
     model, alias = apps.get_model("hybridcloud", "Option"), current_alias()
     with transaction.atomic(using=alias):
@@ -114,10 +115,12 @@ def set(key: str, value: Any, *, by: str = "", reason: str = "") -> None:  # noq
 
 
 def delete(key: str, *, by: str = "", reason: str = "") -> None:
-    """Unset an option in the current silo, which gives it its default; nothing set, nothing done.
+    """Unset an option in the current silo, so that its default applies.
+
+    Does nothing if the option is not set.
 
     Raises:
-        UnknownOptionError: nobody registered the key.
+        UnknownOptionError: the key is not registered.
         OptionValueError: the settings pin the option.
     """
     find_definition(key)
@@ -130,16 +133,19 @@ def delete(key: str, *, by: str = "", reason: str = "") -> None:
 
 
 def all() -> dict[str, Any]:  # noqa: A001 - the reference's name
-    """Return the values in force of all options, those of patterns where they are set or pinned."""
+    """Return the values in force of all options, by key.
+
+    Options of a pattern are included if they are set or pinned.
+    """
     rows = cache.current(current_alias()).rows
     return {key: get(key) for key in _known_keys(rows)}
 
 
 def states() -> list[OptionState]:
-    """Return all options as they are in the current silo's database now, by key.
+    """Return all options as they are now, sorted by key.
 
     Raises:
-        django.db.Error: the database does not answer; unlike `get`, this asks it.
+        django.db.Error: the database cannot be read; unlike `get`, this reads it every time.
     """
     alias = current_alias()
     rows = {row.key: row for row in _stored(alias)}
@@ -166,7 +172,15 @@ def states() -> list[OptionState]:
 
 
 def history(key: str | None = None, *, limit: int = 100) -> list[OptionChange]:
-    """Return the last changes in the current silo, of one option or all, the newest first."""
+    """Return the last changes in the current silo, newest first.
+
+    Args:
+        key: the option; None: all options.
+        limit: the largest number of changes.
+
+    Raises:
+        UnknownOptionError: the key is not registered.
+    """
     rows = apps.get_model("hybridcloud", "OptionHistory")._base_manager.using(current_alias())
     if key is not None:
         find_definition(key)
@@ -183,10 +197,10 @@ def _pinned(key: str, value: Any) -> Any:
 
 
 def _own(value: Any) -> Any:
-    """Return a value that the caller may change without changing what others get."""
+    """Return a copy that the caller may change."""
     if type(value) not in _MUTABLE:
         return value
-    # The switches are lists that are empty nearly always; a deep copy costs microseconds.
+    # The switches are lists that are almost always empty; a deep copy would cost microseconds.
     return deepcopy(value) if value else type(value)()
 
 
@@ -198,7 +212,7 @@ def _checked(key: str, rows: Any) -> Any:
     if definition.accepts(value):
         return float(value) if definition.type is float else value
     _LOG.warning(
-        "Stored value %r of option %r is no %s, its default holds",
+        "Stored value %r of option %r is not of type %s, using its default",
         value,
         key,
         definition.type.__name__,
@@ -209,7 +223,7 @@ def _checked(key: str, rows: Any) -> Any:
 def _refuse_pinned(key: str) -> None:
     if key in settings().options:
         raise OptionValueError(
-            f"Pinned option {key!r}: {_IN_SETTINGS} decides it, so nothing can be set in the "
+            f"Pinned option {key!r}: its value is set {_IN_SETTINGS}, so it cannot be set in the "
             f"database. Take it out of the settings first."
         )
 
@@ -226,7 +240,7 @@ def _known_keys(rows: Any) -> list[str]:
         try:
             keys.add(find_definition(key).key)
         except UnknownOptionError:
-            # A key of other code than the running: no value that anybody here could ask for.
+            # A key of another release's code, which this process cannot look up.
             continue
     return sorted(keys)
 

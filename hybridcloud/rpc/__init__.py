@@ -1,4 +1,4 @@
-"""Typed, signed calls between silos; without it handlers could not reach the other silo."""
+"""Typed, signed remote procedure calls between silos."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sends many calls to one silo as one request; without it replication would pay a round trip per row.
+"""Batches: many calls to one silo in a single request.
 
-The body is JSON lines: first meta and the names of the methods, then the arguments of each call; the
-reply likewise. So there is one signature, each byte is parsed once, and a call that does not fit
-spoils no other.
+The body is JSON lines: first a line with the meta and the methods' names, then one line with each
+call's arguments. The reply has the same form. A batch therefore needs one signature, each byte is
+parsed once, and an invalid call does not affect the others.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _REPLY_HEAD = TypeAdapter(_ReplyHead)
 
 @dataclass(eq=False, slots=True)
 class BatchItem[R]:
-    """One call of a batch; its outcome is known when the batch's block has ended.
+    """One call of a batch, and its outcome once the batch's block has ended.
 
     Attributes:
-        error: why the call failed, or None.
+        error: the exception of a failed call, or None.
     """
 
     method: RpcMethod
@@ -52,11 +52,15 @@ class BatchItem[R]:
     _done: bool = False
 
     def result(self) -> R:
-        """Return what the method returned, or raise its error."""
+        """Return the call's result, or raise its error.
+
+        Raises:
+            RpcError: the batch was not sent yet.
+        """
         if not self._done:
             raise errors.RpcError(
                 f"No result yet: the batch with {self.method} was not sent. Leave its with block "
-                f"first.",
+                f"before you ask for the result.",
                 service=self.method.service,
                 method=self.method.name,
             )
@@ -65,13 +69,13 @@ class BatchItem[R]:
         return cast("R", self._value)
 
     def settle(self, value: Any = None, error: Exception | None = None) -> None:
-        """Record the outcome."""
+        """Record the call's result or error."""
         self._value, self.error, self._done = value, error, True
 
 
 @dataclass(eq=False)
 class Batch:
-    """Calls that go together; made by `batch`."""
+    """Calls that are sent in one request; made by `batch`."""
 
     target: CurrentSilo
     items: list[BatchItem[Any]] = field(default_factory=list)
@@ -79,28 +83,29 @@ class Batch:
     def call[**P, R](
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> BatchItem[R]:
-        """Add a call of a delegation's method, ``b.call(service.method, name=…)``.
+        """Add a call of a delegation's method: ``b.call(service.method, name=…)``.
 
         Raises:
-            RpcTooLargeError: there are 1,000 calls already.
-            RpcSetupError: not a method of a delegation, or one of another silo.
+            RpcTooLargeError: the batch already has 1,000 calls.
+            RpcSetupError: `method` is not a method of a delegation, or it runs in another silo.
         """
         if len(self.items) >= MAX_CALLS:
             raise errors.RpcTooLargeError(
-                f"Too many calls in a batch to {self.target}: at most {MAX_CALLS}. Begin another.",
+                f"Too many calls in a batch to {self.target}: at most {MAX_CALLS} are allowed. "
+                f"Begin another batch.",
                 silo=str(self.target),
             )
         rpc_method = method_of(method)
         if rpc_method is None or args:
             raise errors.RpcSetupError(
-                f"Not an RPC method: {method!r}. Give a method of a delegation, its arguments by "
-                f"name."
+                f"Not an RPC method: {method!r}, or it has positional arguments. Pass a method of "
+                f"a delegation, and its arguments by name."
             )
         silo = rpc_method.mark.silo
         if silo is not self.target.mode:
             raise errors.RpcSetupError(
-                f"Wrong batch for {rpc_method}: it runs in {silo.name}, the batch "
-                f"goes to {self.target}. Use batch(cell=…) for cells, batch() for control.",
+                f"Wrong batch for {rpc_method}: it runs in {silo.name}, but the batch "
+                f"goes to {self.target}. Use batch(cell=…) for a cell, batch() for control.",
                 service=rpc_method.service,
                 method=rpc_method.name,
                 silo=str(self.target),
@@ -110,7 +115,7 @@ class Batch:
         return item
 
     def __enter__(self) -> Self:
-        """Begin to collect calls."""
+        """Start to collect calls."""
         return self
 
     def __exit__(
@@ -119,7 +124,7 @@ class Batch:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Send the calls; nothing is sent where the block raised."""
+        """Send the calls, unless the block raised."""
         if exc is None and self.items:
             self._run()
 
@@ -181,19 +186,19 @@ def _settle(request: Outgoing, sent: list[BatchItem[Any]], body: bytes) -> None:
 
 
 def batch(*, cell: str | None = None) -> Batch:
-    """Collect calls and send them as one request when the block ends.
+    """Collect calls, and send them as one request when the block ends.
 
         with batch(cell="eu") as b:
             renamed = b.call(organization_service.rename, organization_id=1, name="x")
         renamed.result()
 
-    Calls run one after the other, in order; each has a result or an error of its own.
+    Calls run one after the other, in order; each has its own result or error.
 
     Args:
-        cell: the cell in which all calls run, whatever their arguments would resolve to; None: the
-            control silo.
+        cell: the cell in which all calls run; their arguments are not resolved. None: the control
+            silo.
 
     Raises:
-        RpcError: on leaving the block, when the whole request failed.
+        RpcError: on leaving the block, if the whole request failed.
     """
     return Batch(CurrentSilo(SiloMode.CELL if cell else SiloMode.CONTROL, cell))

@@ -1,7 +1,7 @@
-"""Stops calls to a silo that is away; without it every drainer would wait for a dead cell, again and again.
+"""Circuit breakers that stop calls to unavailable silos.
 
-One breaker per silo and process. It opens after some unavailable answers in a row; after a rest it
-lets one call try, and closes when that call is answered.
+Each process has one breaker per silo. It opens after several consecutive failures to reach the
+silo. After a rest, one call is let through as a probe; if it is answered, the breaker closes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from hybridcloud.registry import cell_is_broken
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Unavailable answers in a row that open a breaker.
+#: Consecutive failures to reach a silo that open its breaker.
 FAILURES_TO_OPEN = 5
-#: Seconds that an open breaker rests before it lets a call try.
+#: Seconds that an open breaker rests before it lets a probe through.
 REST_S = 10.0
 
 
 class Breaker:
-    """Whether calls to one silo are let through.
+    """The circuit breaker of one silo; safe to use from several threads.
 
     Args:
-        clock: seconds, growing; `time.monotonic` unless a test moves time.
-        failures: unavailable answers in a row that open it.
-        rest_s: seconds until one call may try.
+        clock: returns seconds that never decrease; `time.monotonic`, except in tests.
+        failures: consecutive failures to reach the silo that open the breaker.
+        rest_s: seconds that the open breaker rests before it lets a probe through.
     """
 
     def __init__(
@@ -45,28 +45,28 @@ class Breaker:
         self._closed_until_s: float | None = None
 
     def is_open(self) -> bool:
-        """Say whether a call would be stopped now; takes nobody's turn to try."""
+        """Return whether a call would be stopped now; uses up no probe."""
         with self._lock:
             return self._is_resting()
 
     def admit(self) -> bool:
-        """Say whether this call may go; in a half-open breaker only the first one may."""
+        """Return whether this call may proceed; after a rest only one may."""
         with self._lock:
             if self._is_resting():
                 return False
             if self._closed_until_s is not None:
-                # The next try comes after another rest, so one that never reports blocks nobody.
+                # Rest again until the probe reports; one that never does blocks no later probe.
                 self._closed_until_s = self._clock() + self._rest_s
             return True
 
     def record_answer(self) -> None:
-        """Note that the silo answered, whatever it said."""
+        """Record that the silo answered, with a result or an error."""
         with self._lock:
             self._failed = 0
             self._closed_until_s = None
 
     def record_unavailable(self) -> None:
-        """Note that the silo could not be reached."""
+        """Record that the silo could not be reached."""
         with self._lock:
             self._failed += 1
             if self._failed >= self._limit:
@@ -77,7 +77,7 @@ class Breaker:
 
 
 class Breakers:
-    """The breakers of this process, by silo; ``control`` or the name of a cell."""
+    """The breakers of this process, by silo mode and cell."""
 
     def __init__(self, make: Callable[[], Breaker] = Breaker) -> None:
         self._make = make
@@ -85,18 +85,18 @@ class Breakers:
 
     def of(self, mode: str, cell: str | None) -> Breaker:
         """Return the breaker of a silo."""
-        # setdefault is atomic: two threads that meet here get the same one.
+        # setdefault is atomic: two threads that race here get the same breaker.
         return self._by_silo.get((mode, cell)) or self._by_silo.setdefault(
             (mode, cell), self._make()
         )
 
     def is_cell_broken(self, cell_name: str) -> bool:
-        """Say whether calls to the cell are stopped now."""
+        """Return whether calls to the cell are stopped now."""
         found = self._by_silo.get(("CELL", cell_name))
         return found is not None and found.is_open()
 
     def reset(self) -> None:
-        """Forget everything, as a new process would."""
+        """Discard all breakers, so that calls start with closed ones."""
         self._by_silo.clear()
 
 
@@ -108,5 +108,8 @@ def _is_cell_broken(cell_name: str) -> bool:
 
 
 def fill_slot() -> None:
-    """Let the engine ask the breakers, through the registry; called when the apps are ready."""
+    """Let the engine query the breakers through the registry's slot.
+
+    Called when the apps are ready.
+    """
     cell_is_broken.fill(_is_cell_broken)

@@ -1,11 +1,13 @@
-"""Sends calls to other silos over kept-alive connections; without it silos could not talk.
+"""The client: sends calls to other silos over persistent connections.
 
-One urllib3 pool per process. A no-op call to this endpoint under gunicorn (median of 5 alternating
-runs of 400, loopback) takes 1.00 with it, 0.74 with one kept ``http.client`` connection, 1.37 with a
-kept ``httpx.Client`` and 1.46 with a new pool per call. ``http.client`` would leave pooling, dropped
-connections and retries to be written here, for less than a batch saves: 0.03 per call in 100.
+There is one urllib3 pool per process. Relative times of a no-op call to this endpoint under
+gunicorn (median of 5 alternating runs of 400, loopback): 1.00 with the pool, 0.74 with one
+persistent ``http.client`` connection, 1.37 with one ``httpx.Client``, 1.46 with a new pool per
+call. With ``http.client``, pooling, dropped connections and retries would have to be written here,
+and it saves less than a batch does: in a batch of 100, a call takes 0.03.
 
-Only what surely ran no method is sent again: a refused or timed-out connect, and a 503.
+A request is retried only if it certainly ran no method: after a refused or timed-out connect, or
+a 503.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from .method import RpcMethod
 
 PREFIX = "/api/0/internal/rpc/"
-#: Two more tries, at once and 0.2 s later; read errors are never retried: the method may have run.
+#: Two retries, immediately and 0.2 s later. Read errors are not retried: the method may have run.
 RETRY = urllib3.Retry(
     total=2,
     connect=2,
@@ -62,15 +64,15 @@ trace_headers = Slot("the headers of the current trace, for RPC calls", _no_trac
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request that is ready to be sent.
+    """A signed request that is ready to be sent.
 
     Attributes:
         target: the silo that it goes to.
         path: the path below the silo's address.
-        body: the bytes that were signed.
-        headers: signature and content type.
-        timeout_s: for connecting, and again for the answer.
-        service: key of the service, for errors; empty in batches of several.
+        body: the signed bytes.
+        headers: signature, content type and user agent.
+        timeout_s: seconds to connect, and again seconds to wait for the answer.
+        service: key of the service, for errors; empty in a batch.
         method: name of the method, for errors.
     """
 
@@ -83,14 +85,14 @@ class Outgoing:
     method: str
 
     def for_method(self, service: str, method: str) -> Outgoing:
-        """Return the request as one of its calls sees it, for the call's errors."""
+        """Return a copy for one call of a batch, to build the call's errors."""
         return replace(self, service=service, method=method)
 
     def fail[E: errors.RpcError](self, error: type[E], message: str, **facts: Any) -> E:
-        """Return an error that says which call failed, and where."""
+        """Return an error that names the failed call and its silo."""
         name = f"{self.service}.{self.method}" if self.service else self.method
         return error(
-            f"{message} Calling {name} in {self.target}.",
+            f"{message} While calling {name} in {self.target}.",
             service=self.service,
             method=self.method,
             silo=str(self.target),
@@ -100,38 +102,38 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the HTTP status and the body."""
+    """A reply: the HTTP status and the body."""
 
     status: int
     body: bytes
 
 
 class Transport(Protocol):
-    """What carries requests to other silos."""
+    """The interface of what carries requests to other silos."""
 
-    #: Whether local calls, too, go through JSON, so that tests see what could not travel.
+    #: Whether local calls also go through JSON, so that tests find values that cannot be sent.
     round_trips_local_calls: bool
 
     def send(self, request: Outgoing) -> Reply:
-        """Send one request and return the reply, whatever its status.
+        """Send one request and return the reply, even one with an error status.
 
         Raises:
-            RpcUnavailableError: there is no reply.
+            RpcUnavailableError: there was no reply.
         """
         ...
 
 
 def configured_address(silo: CurrentSilo) -> str:
-    """Return the base URL of a silo, from the settings; empty where none is set."""
+    """Return the base URL of a silo from the settings, or ""."""
     return control_address() if silo.cell is None else get_cell(silo.cell).address
 
 
 class HttpTransport:
-    """Sends over HTTP, with a pool of kept-alive connections per process.
+    """The HTTP transport, with one pool of connections per process.
 
     Args:
-        address_of: where each silo is.
-        retry: what is tried again.
+        address_of: returns the base URL of a silo.
+        retry: which failures are retried, and how often.
     """
 
     round_trips_local_calls = False
@@ -148,7 +150,12 @@ class HttpTransport:
         self._pid = 0
 
     def send(self, request: Outgoing) -> Reply:
-        """Send one request over a kept-alive connection."""
+        """Send one request over a persistent connection.
+
+        Raises:
+            RpcSetupError: the silo's address is missing or invalid.
+            RpcUnavailableError: there was no reply.
+        """
         address = self._address_of(request.target)
         if not address:
             setting = "CONTROL_ADDRESS" if request.target.cell is None else "CELLS"
@@ -168,7 +175,7 @@ class HttpTransport:
             )
         except LocationValueError as exc:
             raise request.fail(
-                errors.RpcSetupError, f"Unusable address {address!r} of {request.target}."
+                errors.RpcSetupError, f"Invalid address {address!r} of {request.target}."
             ) from exc
         except HTTPError as exc:
             cause = getattr(exc, "reason", None) or exc
@@ -178,7 +185,7 @@ class HttpTransport:
         return Reply(response.status, response.data)
 
     def _pool(self) -> urllib3.PoolManager:
-        # A forked child must not share its parent's sockets: replies would be mixed up.
+        # A forked child must not share its parent's sockets: it could read the parent's replies.
         if self._pools is None or self._pid != os.getpid():
             self._pools = urllib3.PoolManager(num_pools=256, maxsize=32)
             self._pid = os.getpid()
@@ -186,7 +193,7 @@ class HttpTransport:
 
 
 class TransportSlot:
-    """The transport in use; tests put another one in its place."""
+    """Holds the transport in use, which tests can replace."""
 
     def __init__(self, default: Transport) -> None:
         self._default = default
@@ -194,21 +201,24 @@ class TransportSlot:
 
     @property
     def is_overridden(self) -> bool:
-        """Whether calls of a monolith go over a transport, too."""
+        """Whether calls inside a monolith also go over the transport."""
         return self._override is not None
 
     @property
     def round_trips_local_calls(self) -> bool:
-        """Whether local calls go through JSON."""
+        """Whether local calls also go through JSON."""
         return self._override is not None and self._override.round_trips_local_calls
 
     def send(self, request: Outgoing) -> Reply:
-        """Send by the transport in use."""
+        """Send one request over the transport in use."""
         return (self._override or self._default).send(request)
 
     @contextmanager
     def override(self, transport: Transport | None) -> Iterator[None]:
-        """Use another transport inside the block, on every thread; None: the shipped one."""
+        """Use another transport inside the block, on every thread.
+
+        None restores the default transport.
+        """
         former, self._override = self._override, transport
         try:
             yield
@@ -220,10 +230,10 @@ transport = TransportSlot(HttpTransport())
 
 
 def call(method: RpcMethod, target: CurrentSilo, args: Mapping[str, Any]) -> Any:
-    """Call a method in another silo, and return its result.
+    """Call a method in another silo and return its result.
 
     Raises:
-        RpcError: a leaf says what went wrong, and whether to retry.
+        RpcError: one of its subclasses, which says what failed and whether to retry.
     """
     body = b'{"meta":' + meta_for(target) + b',"args":' + method.schema.dump_args(args) + b"}"
     path = f"{PREFIX}{method.service}/{method.name}/"
@@ -238,17 +248,17 @@ def call(method: RpcMethod, target: CurrentSilo, args: Mapping[str, Any]) -> Any
 
 
 def meta_for(target: CurrentSilo) -> bytes:
-    """Return what travels beside the arguments, as JSON."""
+    """Return the meta of a request to a silo, as JSON."""
     return dump_meta(Meta(silo_key(target), current_headers(), dict(trace_headers()) or None))
 
 
 def silo_key(silo: CurrentSilo) -> str:
-    """Return the name of a silo on the wire."""
+    """Return a silo's name on the wire: ``control`` or ``cell:<name>``."""
     return "control" if silo.cell is None else f"cell:{silo.cell}"
 
 
 def prepare(target: CurrentSilo, path: str, body: bytes, *, service: str, method: str) -> Outgoing:
-    """Sign a request."""
+    """Return a signed request."""
     here = get_current_silo()
     headers = {
         "Authorization": sign(path, body, now=time.time()),
@@ -259,16 +269,17 @@ def prepare(target: CurrentSilo, path: str, body: bytes, *, service: str, method
 
 
 def exchange(request: Outgoing) -> bytes:
-    """Send a request through the silo's breaker, and return the body of a good reply.
+    """Send a request through the silo's breaker and return the reply's body.
 
     Raises:
-        RpcError: as the other silo says, or because it says nothing.
+        RpcUnavailableError: the silo cannot be reached, or its breaker is open.
+        RpcError: the error with which the silo answered.
     """
     breaker = breakers.of(request.target.mode, request.target.cell)
     if not breaker.admit():
         raise request.fail(
             errors.RpcUnavailableError,
-            "Breaker open: the silo did not answer lately, so it was not asked.",
+            "Breaker open: the silo did not answer recent calls, so this one was not sent.",
         )
     try:
         reply = transport.send(request)
@@ -287,7 +298,7 @@ def exchange(request: Outgoing) -> bytes:
 
 
 def refused(request: Outgoing, body: bytes, status: int) -> errors.RpcError:
-    """Return the error that another silo answered with."""
+    """Return the error with which another silo answered."""
     told = load_error(body, status)
     error = request.fail(told.leaf, told.said, retryable=told.retryable, problems=told.problems)
     if isinstance(error, errors.RpcRemoteError):

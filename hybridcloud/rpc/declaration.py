@@ -1,4 +1,4 @@
-"""What is known of one declared service; without it each call would search the class anew."""
+"""The declaration of a service, read from its class once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Declaration:
-    """A declared service: its silo, its methods, and the object that does the work here.
+    """A declared service: its silo, methods and local implementation.
 
     Attributes:
         key: the service's name on the wire.
-        silo: where its methods run.
-        methods: the declared methods by name.
+        silo: the silo mode in which its methods run.
+        methods: the declared methods, by name.
     """
 
     def __init__(self, cls: type[RpcService]) -> None:
@@ -35,13 +35,13 @@ class Declaration:
 
     @property
     def local(self) -> RpcService:
-        """The object that does the work, made and checked at first use.
+        """The local implementation, created and checked at first use.
 
         Raises:
-            RpcSetupError: it does not fit the declaration.
+            RpcSetupError: the implementation does not match the declaration.
         """
         if self._local is None:
-            # One instance per process, whichever threads ask first.
+            # Checked again under the lock: two threads that race here must share one instance.
             with self._lock:
                 if self._local is None:
                     self._local = self._make_local()
@@ -52,8 +52,8 @@ class Declaration:
         if not isinstance(made, self._class) or type(made) is self._class:
             raise RpcSetupError(
                 f"Wrong local implementation of service {self.key!r}: "
-                f"get_local_implementation() gave {made!r}. Return an instance of a subclass of "
-                f"{self._class.__qualname__}.",
+                f"get_local_implementation() returned {made!r}. Return an instance of a subclass "
+                f"of {self._class.__qualname__}.",
                 service=self.key,
             )
         for method in self.methods.values():

@@ -1,7 +1,8 @@
-"""Answers calls of other silos; without it no method could be called from outside its process.
+"""The endpoint: verifies calls from other silos, runs and answers them.
 
-The order is the point: size, then signature, then names, then arguments, then the silo, then the
-method. What is refused ran nothing, and is told where and why, never with a value.
+The order of the checks matters: the size, the signature, the names, the arguments, the silo; only
+then does the method run. A refused call has run nothing. Its error says where and why, but never
+repeats a value.
 """
 
 from __future__ import annotations
@@ -59,14 +60,16 @@ def _no_trace(headers: Mapping[str, str]) -> AbstractContextManager[object]:  # 
     return nullcontext()
 
 
-continue_trace = Slot("what continues the caller's trace around a method", _no_trace)
+continue_trace = Slot("the continuation of the caller's trace around a method", _no_trace)
 
 
 def process_silo(asked: CurrentSilo | None) -> CurrentSilo | None:
-    """Return the silo of this process in which a call runs; a monolith is every silo.
+    """Return the silo of this process in which a call runs.
+
+    A monolith is every silo, so there it is the requested one.
 
     Args:
-        asked: the silo that the caller means; None where it does not say.
+        asked: the silo that the caller requested; None if it did not name one.
     """
     here = get_process_silo()
     return asked if here.mode is SiloMode.MONOLITH else here
@@ -74,7 +77,11 @@ def process_silo(asked: CurrentSilo | None) -> CurrentSilo | None:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The views; `silo_for` says in which silo of this process a call runs."""
+    """The endpoint's views.
+
+    Attributes:
+        silo_for: returns the silo of this process in which a call runs, from the requested one.
+    """
 
     silo_for: Callable[[CurrentSilo | None], CurrentSilo | None] = process_silo
 
@@ -95,7 +102,7 @@ class Endpoint:
             return _respond(_captured(exc, {"path": request.path}))
         except errors.RpcError as exc:
             return _respond(exc)
-        except Exception as exc:  # noqa: BLE001  (edge of the process: no traceback leaves it)
+        except Exception as exc:  # noqa: BLE001  (edge of the process: a traceback must not leave it)
             return _respond(_captured(exc, {"path": request.path}))
 
     def _call(self, request: HttpRequest, service_key: str, method_name: str) -> bytes:
@@ -112,12 +119,12 @@ class Endpoint:
         try:
             read = _BATCH_HEAD.validate_json(head, strict=True)
         except ValidationError:
-            # The cause holds values.
+            # `from None`, because the cause contains values.
             raise errors.RpcBodyError("Not a batch.") from None
         if len(lines) > MAX_CALLS:
             raise errors.RpcTooLargeError(f"More than {MAX_CALLS} calls in a batch.")
         if len(lines) != len(read["calls"]):
-            raise errors.RpcBodyError("Not a batch: not as many arguments as names.")
+            raise errors.RpcBodyError("Not a batch: the numbers of names and arguments differ.")
         meta = Meta(**read["meta"])
         ok, replies = [], []
         for name, line in zip(read["calls"], lines, strict=True):
@@ -135,7 +142,7 @@ class Endpoint:
             return False, dump_error(exc)
 
     def _silo_of(self, meta: Meta, method: RpcMethod) -> CurrentSilo:
-        """Return the silo to enter; refuses calls that were meant for another one."""
+        """Return the silo to enter; refuse a call meant for another one."""
         asked = _read_silo(meta.to)
         here = self.silo_for(asked)
         if here is None or here.mode is not method.mark.silo or asked not in (None, here):
@@ -145,16 +152,16 @@ class Endpoint:
 
 def _read_body(request: HttpRequest) -> bytes:
     length = request.META.get("CONTENT_LENGTH") or ""
-    # A chunked body has no length to refuse it by before it is read, and our client sends none.
+    # Chunked bodies cannot be refused by size before they are read. Our client does not send them.
     if not _LENGTH.fullmatch(length):
         raise errors.RpcBodyError(
-            "No Content-Length.", problems=[errors.Problem((), "length_required")]
+            "Missing or invalid Content-Length.", problems=[errors.Problem((), "length_required")]
         )
     limit = settings().rpc_max_bytes
     if int(length) > limit:
         raise errors.RpcTooLargeError(f"Over {limit} bytes.")
     try:
-        # Not request.body: DATA_UPLOAD_MAX_MEMORY_SIZE is meant for forms.
+        # Not request.body: it enforces DATA_UPLOAD_MAX_MEMORY_SIZE, which is meant for forms.
         body = request.read(limit + 1)
     except UnreadablePostError as exc:
         raise errors.RpcBodyError("The body ended early.") from exc
@@ -200,13 +207,13 @@ def _run(method: RpcMethod, args: Mapping[str, Any], meta: Meta, silo: CurrentSi
             continue_trace(meta.trace or {}),
         ):
             return method.schema.dump_reply(run_local(method, args))
-    except Exception as exc:  # edge of the process: the caller is told where to look, no more
+    except Exception as exc:  # edge of the process: the caller gets only an incident to look up
         tags = {"service": method.service, "method": method.name, "silo": str(silo)}
         raise _captured(exc, tags) from exc
 
 
 def _captured(exc: Exception, tags: dict[str, str]) -> errors.RpcRemoteError:
-    """Record an exception here, and return the little that the caller is told of it."""
+    """Record an exception here; return the error that the caller may see."""
     incident = uuid.uuid4().hex[:12]
     _LOG.error("RPC call failed, incident %s", incident, exc_info=exc, extra=tags)
     fact = hooks.Captured(exc, "rpc.endpoint", {**tags, "incident": incident})
@@ -222,6 +229,6 @@ def _respond(error: errors.RpcError) -> HttpResponse:
 
 
 def _reply(body: bytes, status: int) -> HttpResponse:
-    # Without a length, servers that do not chunk end the connection after each reply.
+    # Servers that do not chunk would close the connection after a reply that has no length.
     headers = {"Content-Length": str(len(body))}
     return HttpResponse(body, "application/json", status, headers=headers)

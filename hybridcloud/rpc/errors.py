@@ -1,15 +1,15 @@
-"""The errors of RPC: without them a caller could not tell a refusal from a silo that is away, or whether to retry.
+"""The exceptions of RPC; each says whether a retry may succeed.
 
 ::
 
     RpcError (HybridCloudError)
     ├── RpcSetupError (ConfigurationError)   a mistake in a declaration or setting; never on the wire
-    ├── RpcAuthenticationError  403          signature, secret or clock
-    ├── RpcNotFoundError        404          service, method or silo (LookupError)
-    ├── RpcValidationError      422          an argument or a result does not fit (ValueError)
-    ├── RpcBodyError            400          the body is no call at all
-    ├── RpcTooLargeError        413          the body is over RPC_MAX_BYTES
-    ├── RpcRemoteError          500          the method raised, or its silo answered nonsense
+    ├── RpcAuthenticationError  403          wrong signature, secret or clock
+    ├── RpcNotFoundError        404          unknown service, method or silo (LookupError)
+    ├── RpcValidationError      422          an argument or result of the wrong type (ValueError)
+    ├── RpcBodyError            400          the body is not a call (ValueError)
+    ├── RpcTooLargeError        413          the body is larger than RPC_MAX_BYTES
+    ├── RpcRemoteError          500          the method raised, or the reply is unreadable
     └── RpcUnavailableError     503          the silo cannot be reached; retryable
 """
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that does not fit: where and of what kind, never the value.
+    """One invalid part of a call or reply: where and why, never the value.
 
     Attributes:
-        location: the path to it; names of fields, indexes, and ``*`` for what the caller named.
-        kind: pydantic's error type, or one of our own.
+        location: the path to it: field names, indexes, and ``*`` for keys chosen by the caller.
+        kind: pydantic's error type, or one of the framework's own.
     """
 
     location: tuple[str | int, ...]
@@ -42,21 +42,21 @@ class Problem:
 
 
 class RpcError(HybridCloudError):
-    """The base of what a call may raise.
+    """The base of the exceptions that RPC raises.
 
     Attributes:
         service: key of the service.
         method: name of the method.
         silo: the silo that was called, in words.
         retryable: whether the same call may succeed later.
-        problems: what does not fit, and where.
+        problems: the invalid parts of the call or reply.
     """
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "rpc"
     retryable: bool = False
 
-    # The message stays the only positional argument, so that the error survives pickling.
+    # The message is the only positional argument, so that the error can be unpickled.
     def __init__(
         self,
         message: str,
@@ -77,7 +77,7 @@ class RpcError(HybridCloudError):
 
 
 class RpcSetupError(RpcError, ConfigurationError):
-    """A service is declared wrongly, or a setting that RPC needs is missing."""
+    """A service's declaration is wrong, or a setting of RPC is missing."""
 
     kind = "setup"
 
@@ -90,39 +90,50 @@ class RpcAuthenticationError(RpcError):
 
 
 class RpcNotFoundError(RpcError, LookupError):
-    """The other silo has no such service or method, or is another silo than the one meant."""
+    """The called silo has no such service or method, or is the wrong silo."""
 
     status = 404
     kind = "not_found"
 
 
 class RpcValidationError(RpcError, ValueError):
-    """An argument does not fit the declaration; `problems` says where and how."""
+    """An argument or a result does not have its declared type.
+
+    `problems` says where and how.
+    """
 
     status = 422
     kind = "validation"
 
 
 class RpcBodyError(RpcError, ValueError):
-    """The body of a request is no call: not JSON, nested too deeply, without arguments."""
+    """The body of a request or reply is malformed.
+
+    It is not JSON, nested too deeply, or has no arguments or result.
+    """
 
     status = 400
     kind = "body"
 
 
 class RpcTooLargeError(RpcError):
-    """A request is larger than ``RPC_MAX_BYTES`` of the silo that it goes to."""
+    """A request is larger than its silo's ``RPC_MAX_BYTES``.
+
+    Also raised for a batch of too many calls.
+    """
 
     status = 413
     kind = "too_large"
 
 
 class RpcRemoteError(RpcError):
-    """The method raised in its silo, which captured the exception and did not send it.
+    """The method raised in its silo, or the silo's reply is unreadable.
+
+    The other silo captures the exception and does not send it.
 
     Attributes:
-        exception: name of the class that was raised, if one was.
-        incident: what to look for in the logs of the other silo.
+        exception: name of the exception's class, if the method raised.
+        incident: the incident to look up in the other silo's logs.
     """
 
     exception: str = ""
@@ -132,7 +143,7 @@ class RpcRemoteError(RpcError):
 
 
 class RpcUnavailableError(RpcError):
-    """The silo cannot be reached, does not answer in time, or is known to be away."""
+    """The silo cannot be reached or does not answer, or its breaker is open."""
 
     status = 503
     kind = "unavailable"

@@ -1,7 +1,7 @@
-"""Makes pydantic refuse NaN and naive datetimes wherever they are; without it JSON would carry what means nothing.
+"""Makes pydantic refuse NaN and naive datetimes everywhere in a type.
 
-pydantic has no setting for either that holds everywhere, so the schema of each signature is walked
-once, when it is built.
+pydantic has no setting for either that applies to nested types too, so the schema of each
+signature is walked once, when it is built.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CONFIG = ConfigDict(
     extra="ignore",
     allow_inf_nan=False,
-    # "constants" lets the reader refuse NaN; pydantic's default would turn it into null.
+    # "constants" lets the reader refuse NaN; pydantic's default would write null instead.
     ser_json_inf_nan="constants",
     ser_json_bytes="base64",
     val_json_bytes="base64",
@@ -32,7 +32,7 @@ CONFIG = ConfigDict(
 
 @dataclass(frozen=True, slots=True)
 class Harden:
-    """Marks a type whose whole schema is hardened, and collects the field names in it."""
+    """An annotation that hardens a type's schema and collects field names."""
 
     names: set[str]
 
@@ -46,7 +46,7 @@ class Harden:
 
 
 class _Hardening:
-    """Walks a schema once: time zones required, NaN refused also where anything goes."""
+    """Hardens one schema: requires time zones and refuses NaN, even in Any."""
 
     def __init__(self, handler: GetCoreSchemaHandler, names: set[str] | None = None) -> None:
         self._handler = handler
@@ -64,7 +64,7 @@ class _Hardening:
         if isinstance(node, dict):
             self._harden_one(node)
             self._names |= _field_names(node)
-            # Metadata holds functions and JSON schemas, no validation.
+            # Metadata holds functions and JSON schemas; neither validates.
             node = [
                 child for key, child in node.items() if key not in {"metadata", "serialization"}
             ]
@@ -97,7 +97,7 @@ class _Hardening:
 
 
 def _keeps_its_validator(cls: type) -> bool:
-    """Say whether pydantic will use the validator that the class was built with, hardened or not."""
+    """Return whether pydantic will use the class's own, unhardened validator."""
     return hasattr(cls, "__pydantic_complete__") and not hasattr(cls, "rpc_strict")
 
 
@@ -124,9 +124,11 @@ def _refuse_infinite(value: Any) -> Any:
 
 
 class RpcModel(BaseModel):
-    """The base of models that travel: frozen, readable from attributes, strict about NaN and time zones.
+    """The base of models that are arguments or results of RPC methods.
 
-    Give each field a default that an older or newer release can live with.
+    Instances are frozen and can be built from another object's attributes; NaN and naive datetimes
+    are refused. Give each field a default that works with an older or newer release on the other
+    side.
     """
 
     model_config = ConfigDict(frozen=True, from_attributes=True, **CONFIG)
@@ -136,5 +138,5 @@ class RpcModel(BaseModel):
     def __get_pydantic_core_schema__(
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler, /
     ) -> CoreSchema:
-        """Refuse what JSON cannot say safely, in every field and below."""
+        """Return the hardened schema of the model and its fields."""
         return _Hardening(handler).harden(handler(source))

@@ -1,7 +1,7 @@
-"""Reads and checks the methods of a service class; without it mistakes of a declaration would show on the wire.
+"""The declared methods of a service class, and their checks.
 
-What a class alone can tell is checked when it is made; what needs the types, which may be written
-as postponed annotations, when the apps are ready or at the first call.
+What does not depend on types is checked when the class is created. The types, which may be
+postponed annotations, are checked when the apps are ready or at the first call.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _MARK = "_hybridcloud_rpc"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a decorator says of a method.
+    """What a decorator declares about a method.
 
     Attributes:
-        silo: where methods with this decorator run.
-        resolve: how the cell is found; None in control.
-        none_if_unmapped: whether a missing mapping is the result None.
+        silo: the silo mode in which the method runs.
+        resolve: the rule that finds the cell; None for control.
+        none_if_unmapped: whether the result is None if no cell is known.
     """
 
     silo: SiloMode
@@ -53,11 +53,11 @@ def rpc_method[F: Callable[..., Any]](function: F) -> F:
 def cell_rpc_method[F: Callable[..., Any]](
     *, resolve: CellResolution, return_none_if_mapping_not_found: bool = False
 ) -> Callable[[F], F]:
-    """Declare an abstract method that runs in the cell that its arguments resolve to.
+    """Declare an abstract method that runs in the cell of its arguments.
 
     Args:
-        resolve: the rule that finds the cell.
-        return_none_if_mapping_not_found: give None, without any call, where no cell is known.
+        resolve: the rule that finds the cell from the arguments.
+        return_none_if_mapping_not_found: return None, without a call, if no cell is known.
     """
     mark = Mark(SiloMode.CELL, resolve, return_none_if_mapping_not_found)
 
@@ -74,8 +74,8 @@ class RpcMethod:
     Attributes:
         declaration: the service that it belongs to.
         name: name of the method.
-        mark: what its decorator said.
-        signature: its parameters, without self.
+        mark: what its decorator declares.
+        signature: its parameters, except self.
     """
 
     def __init__(
@@ -99,35 +99,36 @@ class RpcMethod:
         return f"{self.service}.{self.name}"
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all arguments of a call, the defaults included.
+        """Return all arguments of a call, including the defaults.
 
         Raises:
-            TypeError: one is missing or unknown, as for any Python function.
+            TypeError: an argument is missing or unknown, as for any Python function.
         """
         parameters = self.signature.parameters
         if not parameters.keys() >= arguments.keys() >= self._required:
-            # Python's own words; it is much slower, so only here.
+            # Raises Python's own message; too slow to call for valid arguments as well.
             self.signature.bind(**arguments)
         return {n: arguments.get(n, p.default) for n, p in parameters.items()}
 
     @cached_property
     def schema(self) -> MethodSchema:
-        """The method's types, made at first use.
+        """The method's types, resolved at first use.
 
         Raises:
-            RpcSetupError: a type is unknown or cannot travel; names service, method, parameter.
+            RpcSetupError: a type is unknown or cannot be sent; the message names the service, the
+                method and the parameter.
         """
         parameters = self.signature.parameters
         types = {name: self._type_of(name, f"parameter {name!r}") for name in parameters}
         defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
         result = self._type_of("return", "the result")
         for name, type_ in (*types.items(), ("the result", result)):
-            # One by one, so that the error can name the culprit.
+            # One by one, so that the error can name the parameter.
             try:
                 MethodSchema(str(self), {}, {}, type_)
             except (RpcSetupError, PydanticUserError, TypeError) as exc:
                 what = name if name == "the result" else f"parameter {name!r}"
-                raise self._mistake(f"{what} has a type that cannot travel: {exc}") from exc
+                raise self._mistake(f"{what} has a type that cannot be sent: {exc}") from exc
         return MethodSchema(str(self), types, defaults, result)
 
     def _type_of(self, name: str, what: str) -> Any:
@@ -138,8 +139,8 @@ class RpcMethod:
             ]
         except NameError as exc:
             raise self._mistake(
-                f"{what} has the annotation {self._annotation(name)!r}, whose {exc.name!r} cannot "
-                f"be found. Import it outside of TYPE_CHECKING, at the top of the module"
+                f"{what} has the annotation {self._annotation(name)!r}, but {exc.name!r} is not "
+                f"defined. Import it at the top of the module, outside TYPE_CHECKING"
             ) from exc
 
     def _annotation(self, name: str) -> Any:
@@ -148,7 +149,11 @@ class RpcMethod:
         return self.signature.parameters[name].annotation
 
     def check(self) -> None:
-        """Refuse what a class alone can tell to be wrong."""
+        """Check everything except the types.
+
+        Raises:
+            RpcSetupError: a mistake in the declaration.
+        """
         local_silo = self.declaration.silo
         if self.name.startswith("_"):
             raise self._mistake("its name begins with an underscore. Rename it")
@@ -159,50 +164,55 @@ class RpcMethod:
             )
         if not getattr(self._function, "__isabstractmethod__", False):
             raise self._mistake(
-                "it is not abstract. Add @abstractmethod; the local implementation does the work"
+                "it is not abstract. Add @abstractmethod, and implement it in the local "
+                "implementation"
             )
         if inspect.iscoroutinefunction(self._function):
-            raise self._mistake("it is a coroutine function. Declare a plain one")
+            raise self._mistake("it is a coroutine function. Declare a synchronous one")
         for name, parameter in self.signature.parameters.items():
             self._check_parameter(name, parameter)
         if self.signature.return_annotation is inspect.Signature.empty:
-            raise self._mistake("its result has no annotation. Annotate it, also with None")
+            raise self._mistake("its result has no annotation. Annotate it, even if it is None")
         read = self.mark.resolve.parameter if self.mark.resolve else None
         if read is not None and read not in self.signature.parameters:
             raise self._mistake(
-                f"{self.mark.resolve!r} reads the parameter {read!r}, which the method has not. "
-                f"Add or rename it"
+                f"{self.mark.resolve!r} reads the parameter {read!r}, which the method does not "
+                f"have. Add or rename it"
             )
 
     def _check_parameter(self, name: str, parameter: inspect.Parameter) -> None:
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-            raise self._mistake(f"parameter {name!r} is not keyword-only. Put it behind a *")
+            raise self._mistake(f"parameter {name!r} is not keyword-only. Put it after a *")
         if name.startswith("_"):
             raise self._mistake(f"parameter {name!r} begins with an underscore. Rename it")
         if parameter.annotation is inspect.Parameter.empty:
             raise self._mistake(f"parameter {name!r} has no annotation. Annotate it")
 
     def check_implementation(self, implementation: object) -> None:
-        """Refuse an implementation whose method cannot be called as the declaration says."""
+        """Check that an implementation can be called as declared.
+
+        Raises:
+            RpcSetupError: it lacks the method, or the parameters differ.
+        """
         function = getattr(type(implementation), self.name)
         where = f"{type(implementation).__qualname__}"
         if getattr(function, "__isabstractmethod__", False):
-            raise self._mistake(f"its implementation {where} does not define it. Write it there")
+            raise self._mistake(f"its implementation {where} does not define it. Define it there")
         theirs = dict([*inspect.signature(function).parameters.items()][1:])
         declared = self.signature.parameters
         for name in (*declared, *theirs):
             if name not in theirs or name not in declared:
                 has, lacks = ("declaration", where) if name in declared else (where, "declaration")
                 raise self._mistake(
-                    f"different parameters: {name!r} is in the {has} and not in the {lacks}. "
-                    f"Give both the same"
+                    f"different parameters: {name!r} is in the {has} but not in the {lacks}. "
+                    f"Make both the same"
                 )
             if theirs[name].kind not in {
                 inspect.Parameter.KEYWORD_ONLY,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
             }:
                 raise self._mistake(
-                    f"parameter {name!r} cannot be given by name to {where}. Make it keyword-only"
+                    f"parameter {name!r} cannot be passed to {where} by name. Make it keyword-only"
                 )
 
     def _mistake(self, what: str) -> RpcSetupError:
@@ -214,7 +224,7 @@ class RpcMethod:
 
 
 def is_marked(function: object) -> bool:
-    """Say whether a decorator of ours declared the function."""
+    """Return whether the function has one of the decorators of RPC methods."""
     return hasattr(function, _MARK)
 
 

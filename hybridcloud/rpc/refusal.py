@@ -1,6 +1,6 @@
-"""How errors travel: kind, place and whether to retry; without it a reply could leak values, or say nothing.
+"""The wire format of errors: kind, problems and whether to retry.
 
-Neither texts nor values nor tracebacks are sent, only what this file lists.
+Messages, values and tracebacks are never sent, only the fields that this module defines.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ _LEAVES: tuple[type[RpcError], ...] = (
 _BY_KIND = {leaf.kind: leaf for leaf in _LEAVES}
 _BY_STATUS: dict[int, type[RpcError]] = {
     **{leaf.status: leaf for leaf in _LEAVES},
-    # A proxy that finds no server behind it, or none that answers.
+    # From a proxy whose upstream server is down or does not answer.
     502: errors.RpcUnavailableError,
     504: errors.RpcUnavailableError,
 }
 _SAID = {
-    "authentication": "Signature not accepted.",
-    "body": "Not a call, says the other silo.",
-    "not_found": "Unknown service, method or silo there.",
+    "authentication": "The other silo did not accept the signature.",
+    "body": "The other silo could not read the request.",
+    "not_found": "Unknown service, method or silo in the other silo.",
     "remote": "The method raised in its silo.",
-    "too_large": "Body larger than RPC_MAX_BYTES of the other silo.",
+    "too_large": "The body is larger than RPC_MAX_BYTES of the other silo.",
     "unavailable": "The silo is not available.",
-    "validation": "Arguments do not fit, says the other silo.",
+    "validation": "The other silo refused the arguments.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error as the wire tells it.
+    """An error that was read from a reply.
 
     Attributes:
-        leaf: its class.
-        said: what to say of it, cause first.
+        leaf: the class of the error to raise.
+        said: its message, cause first.
         retryable: whether the same call may succeed later.
-        problems: what did not fit, and where.
+        problems: the invalid parts of the call.
         exception: name of the class that the method raised.
-        incident: where to look it up in the logs of the other silo.
+        incident: the incident to look up in the other silo's logs.
     """
 
     leaf: type[RpcError]
@@ -82,7 +82,7 @@ class Refusal:
 
 
 def dump_error(error: RpcError) -> bytes:
-    """Write an error as the body of a reply; its text stays here."""
+    """Write an error, except its message, as the body of a reply."""
     fields: _RefusalFields = {"kind": error.kind, "retryable": error.retryable}
     if error.problems:
         fields["problems"] = [{"at": [*p.location], "kind": p.kind} for p in error.problems]
@@ -92,21 +92,21 @@ def dump_error(error: RpcError) -> bytes:
 
 
 def load_error(body: bytes, status: int) -> Refusal:
-    """Read an error that another silo answered with.
+    """Read the error with which another silo answered.
 
-    What is not ours (a proxy's error page, a newer release's kind) is told by the status.
+    For an unknown body (a proxy's error page) or kind (of a newer release), the status decides.
     """
     by_status = _BY_STATUS.get(status, errors.RpcRemoteError)
     try:
         fields = _REPLY.validate_json(body)["error"]
     except ValidationError:
-        said = f"Status {status}, not from an RPC endpoint."
+        said = f"Status {status}, but not from an RPC endpoint."
         return Refusal(by_status, said, retryable=by_status.retryable)
     leaf = _BY_KIND.get(fields.get("kind", ""), by_status)
     problems = tuple(Problem(tuple(p["at"]), p["kind"]) for p in fields.get("problems", ()))
     exception, incident = fields.get("exception", ""), fields.get("incident", "")
     parts = [_SAID[leaf.kind], *(f"{problem}." for problem in problems[:3])]
     if exception:
-        parts.append(f"It was a {exception}; its silo's log has it as incident {incident}.")
+        parts.append(f"The exception was {exception}; see incident {incident} in that silo's log.")
     retryable = fields.get("retryable", leaf.retryable)
     return Refusal(leaf, " ".join(parts), retryable, problems, exception, incident)

@@ -1,6 +1,6 @@
-"""Finds the cell that a call goes to from its arguments; without it cell services would have no address.
+"""Rules that find a call's target cell from its arguments.
 
-A user's own rule subclasses `CellResolution`.
+A project's own rule subclasses `CellResolution`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class CellResolution(ABC):
-    """A rule that reads the target cell off a call's arguments.
+    """A rule that finds the target cell from a call's arguments.
 
     Attributes:
-        parameter: the parameter that the rule reads; a method without it is refused. None: any.
+        parameter: the parameter that the rule reads; a method that lacks it is refused. None: the
+            rule may read any.
     """
 
     def __init__(self, parameter: str | None = None) -> None:
@@ -34,11 +35,11 @@ class CellResolution(ABC):
         """Return the name of the cell; called once per call, in the caller's silo.
 
         Args:
-            arguments: all arguments by parameter name, defaults included.
+            arguments: all arguments by parameter name, including defaults.
 
         Raises:
-            CellMappingNotFoundError: no cell is known for what the arguments name.
-            UnknownCellError: there is no cell of that name.
+            CellMappingNotFoundError: no cell is known for these arguments.
+            UnknownCellError: there is no cell with this name.
         """
 
     def __repr__(self) -> str:
@@ -46,34 +47,38 @@ class CellResolution(ABC):
 
 
 class ByCellName(CellResolution):
-    """The cell is named by a parameter."""
+    """A parameter is the name of the cell."""
 
     def __init__(self, parameter: str = "cell_name") -> None:
         super().__init__(parameter)
 
     def find_cell(self, arguments: Mapping[str, Any]) -> str:
-        """Return the named cell, if there is one."""
+        """Return the parameter's value, if there is a cell with this name."""
         return get_cell(arguments[self._read]).name
 
 
 class ByOrganizationId(CellResolution):
-    """The cell is the one of the organization whose id is a parameter."""
+    """A parameter is the id of an organization; its cell is the target."""
 
     def __init__(self, parameter: str = "organization_id") -> None:
         super().__init__(parameter)
 
     def find_cell(self, arguments: Mapping[str, Any]) -> str:
-        """Ask the cell resolver of the settings."""
+        """Ask the cell resolver that is named in the settings."""
         return find_cell_for_org(arguments[self._read])
 
 
 class ByOrganizationIdAttribute(CellResolution):
-    """The cell is the one of the organization whose id is an attribute of a parameter."""
+    """A parameter has an organization's id; that one's cell is the target.
+
+    Attributes:
+        attribute: name of the parameter's attribute, or a dotted path to it.
+    """
 
     def __init__(self, parameter: str, attribute: str = "organization_id") -> None:
         super().__init__(parameter)
         self.attribute = attribute
 
     def find_cell(self, arguments: Mapping[str, Any]) -> str:
-        """Ask the cell resolver of the settings; the attribute may be a dotted path."""
+        """Ask the cell resolver that is named in the settings."""
         return find_cell_for_org(attrgetter(self.attribute)(arguments[self._read]))

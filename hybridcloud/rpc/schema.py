@@ -1,9 +1,9 @@
-"""Turns a method's signature into readers and writers of JSON; without it anything could be an argument.
+"""The JSON readers and writers of a method's arguments and result.
 
-Reading is strict about types and tolerant about fields: unknown ones are ignored, missing ones
-defaulted, so that two releases can talk. Parameters are keys of a TypedDict, never attributes of a
-model, so one may be called ``json`` or ``model_config``. Parsing is pydantic's own, which stops at
-deep nesting.
+Reading is strict about types but tolerant about fields: unknown fields are ignored and missing ones
+get their defaults, so that two releases can communicate. Parameters are keys of a TypedDict, not
+attributes of a model, so that a parameter may be named ``json`` or ``model_config``. pydantic's
+own parser refuses input that is nested too deeply.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What travels beside the arguments.
+    """What a request carries besides the arguments.
 
     Attributes:
-        to: the silo that is meant: ``control`` or ``cell:<name>``; empty: whoever reads it.
-        causation: what caused the call, see `hybridcloud.causation`.
+        to: the silo that is called: ``control`` or ``cell:<name>``; empty: the one that reads it.
+        causation: what caused the call; see `hybridcloud.causation`.
         trace: headers of the caller's trace.
     """
 
@@ -48,7 +48,7 @@ _META = TypeAdapter(MetaFields)
 
 
 def dump_meta(meta: Meta) -> bytes:
-    """Write meta as JSON, without what is not set."""
+    """Write meta as JSON, leaving out fields that are not set."""
     fields = {key: value for key in ("to", "causation", "trace") if (value := getattr(meta, key))}
     return _META.dump_json(cast("MetaFields", fields))
 
@@ -60,10 +60,10 @@ class MethodSchema:
         name: ``service.method``, for errors.
         parameters: the type of each parameter.
         defaults: the default of each parameter that has one.
-        result: the type of what the method returns.
+        result: the type of the method's result.
 
     Raises:
-        RpcSetupError: a type cannot travel.
+        RpcSetupError: a type cannot be sent.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class MethodSchema:
         """Write arguments as a JSON object.
 
         Raises:
-            RpcValidationError: one is not of its declared type.
+            RpcValidationError: an argument does not have its declared type.
         """
         return _dump(self._write_args, dict(args), f"Arguments of {self.name}")
 
@@ -101,16 +101,16 @@ class MethodSchema:
         """Write a result as the body of a reply.
 
         Raises:
-            RpcValidationError: it is not of the declared type.
+            RpcValidationError: the result does not have its declared type.
         """
         return _dump(self._write_reply, {"value": value}, f"The result of {self.name}")
 
     def load_call(self, body: bytes) -> tuple[Meta, dict[str, Any]]:
-        """Read the body of a request: its meta, and all arguments, the defaults included.
+        """Read a request's meta and all its arguments, including defaults.
 
         Raises:
-            RpcBodyError: it is not a call.
-            RpcValidationError: an argument does not fit.
+            RpcBodyError: the body is not a call.
+            RpcValidationError: an argument does not have its declared type.
         """
         try:
             read = self._call.validate_json(body, strict=True)
@@ -119,10 +119,11 @@ class MethodSchema:
         return Meta(**read.get("meta", {})), self.defaults | read["args"]
 
     def load_args(self, args: bytes) -> dict[str, Any]:
-        """Read what `dump_args` wrote, as another silo would.
+        """Read arguments that `dump_args` wrote, as another silo would.
 
         Raises:
-            RpcValidationError: an argument does not fit.
+            RpcBodyError: they are not a JSON object.
+            RpcValidationError: an argument does not have its declared type.
         """
         return self.load_call(b'{"args":' + args + b"}")[1]
 
@@ -130,8 +131,8 @@ class MethodSchema:
         """Read the body of a reply.
 
         Raises:
-            RpcBodyError: it is not a reply.
-            RpcValidationError: the result does not fit.
+            RpcBodyError: the body is not a reply.
+            RpcValidationError: the result does not have its declared type.
         """
         try:
             return self._reply.validate_json(body, strict=True)["value"]
@@ -139,7 +140,10 @@ class MethodSchema:
             raise self.refusal(exc) from None  # the cause holds values
 
     def refusal(self, exc: ValidationError) -> RpcBodyError | RpcValidationError:
-        """Return the error that tells where and how a body does not fit, and no value."""
+        """Return an error that says where and how a body is invalid.
+
+        It contains no values.
+        """
         problems = [
             Problem(self._public(error["loc"]), error["type"])
             for error in exc.errors(include_url=False, include_context=False, include_input=False)
@@ -149,24 +153,24 @@ class MethodSchema:
         return kind(f"{problems[0]} in {self.name}.", problems=problems)
 
     def _public(self, location: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        # Keys of a dict are the caller's values; only declared names may be told.
+        # A dict's keys are the caller's values; only declared names may appear in an error.
         return tuple(p if isinstance(p, int) or p in self._names else "*" for p in location)
 
 
 def _is_inside(location: tuple[str | int, ...]) -> bool:
-    """Say whether an argument or the result is wrong, rather than the body around it."""
+    """Return whether an argument or the result is at fault, not the body."""
     return location[:1] == ("value",) or (location[:1] == ("args",) and len(location) > 1)
 
 
 def _typed_dict(name: str, fields: Mapping[str, Any]) -> Any:
     made = TypedDict(name, dict(fields))  # type: ignore[misc]  # noqa: UP013
-    # An attribute that pydantic documents for TypedDicts, which type checkers do not know.
+    # pydantic documents this attribute for TypedDicts, but type checkers do not know it.
     setattr(made, "__pydantic_config__", CONFIG)  # noqa: B010
     return made
 
 
 def _serializer(adapter: TypeAdapter[Any]) -> SchemaSerializer:
-    # A TypedDict's own config does not reach its serializer.
+    # pydantic does not pass a TypedDict's own config on to its serializer.
     config = {"ser_json_bytes": "base64", "ser_json_inf_nan": "constants"}
     return SchemaSerializer(adapter.core_schema, cast("Any", config))
 
@@ -176,5 +180,6 @@ def _dump(serializer: SchemaSerializer, value: Any, what: str) -> bytes:
         return serializer.to_json(value, warnings="error")
     except PydanticSerializationError as exc:
         raise RpcValidationError(
-            f"{what} cannot be sent: not of the declared type. Give what the declaration says."
+            f"{what} cannot be sent: not of the declared type. Pass values of the types that the "
+            f"method declares."
         ) from exc

@@ -1,8 +1,9 @@
-"""RpcService and its delegation; without it each caller would have to know where a method runs.
+"""`RpcService`, the base of services, and their delegations.
 
-A declaration has a key and a silo; a subclass of it does the work there; the delegation, which
-callers import, is called like the subclass and finds the way: a local call in the silo of the
-service, a step into the other silo where one process is all of them, an HTTP request else.
+A subclass of `RpcService` declares a service, with a key and a silo. A subclass of that, the local
+implementation, does the work in that silo. Callers import the delegation. It has the same methods
+and runs each call where it belongs: locally in the service's own silo, with `assume_silo` if one
+process is all silos, or else over HTTP.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class RpcService(ABC):
         organization_service = OrganizationService.create_delegation()
 
     Attributes:
-        key: the service's name in URLs; lower case, never changed once released.
+        key: the service's name in URLs, in lower case; must not change once released.
         local_silo: where its methods run: `SiloMode.CONTROL` or `SiloMode.CELL`.
     """
 
@@ -61,7 +62,7 @@ class RpcService(ABC):
     declaration: ClassVar[Declaration]
 
     def __init_subclass__(cls, *, _delegates: bool = False, **kwargs: Any) -> None:
-        """Check a declaration, and remember it by its key."""
+        """Check a declaration and register it by its key."""
         super().__init_subclass__(**kwargs)
         if _delegates:
             return
@@ -78,14 +79,18 @@ class RpcService(ABC):
     @classmethod
     @abstractmethod
     def get_local_implementation(cls) -> RpcService:
-        """Import the subclass that does the work, and return an instance of it.
+        """Return an instance of the subclass that does the work.
 
-        Called once per process, only where the methods run, so the import belongs inside.
+        Called once per process, and only where the methods run. Import the subclass inside this
+        method, so that other silos do not import it.
         """
 
     @classmethod
     def create_delegation(cls) -> Self:
-        """Return the object that callers use; its methods run in the silo of the service."""
+        """Return the object that callers use.
+
+        Its methods run in the silo of the service.
+        """
 
         def fill(namespace: dict[str, Any]) -> None:
             namespace.update({name: _delegating(m) for name, m in cls.declaration.methods.items()})
@@ -103,16 +108,18 @@ def find_method(service_key: str, method_name: str) -> RpcMethod | None:
 
 
 def check_all() -> None:
-    """Build every schema, check the implementations of this process; called when apps are ready.
+    """Build every schema and check the implementations of this process.
+
+    Called when the apps are ready.
 
     Raises:
-        RpcSetupError: the first mistake; names service, method, parameter.
+        RpcSetupError: the first mistake; the message names service, method and parameter.
     """
     mode = get_process_silo().mode
     for declaration in services.values():
         for method in declaration.methods.values():
             _ = method.schema
-        # Another silo's implementation may import what this process does not have.
+        # Another silo's implementation may import modules that this process does not have.
         if mode in (SiloMode.MONOLITH, declaration.silo):
             _ = declaration.local
 
@@ -121,7 +128,7 @@ def find_target(method: RpcMethod, args: Mapping[str, Any]) -> CurrentSilo:
     """Return the silo in which a call runs.
 
     Raises:
-        CellMappingNotFoundError: no cell is known for what the arguments name.
+        CellMappingNotFoundError: no cell is known for these arguments.
     """
     resolve = method.mark.resolve
     if resolve is None:
@@ -129,7 +136,7 @@ def find_target(method: RpcMethod, args: Mapping[str, Any]) -> CurrentSilo:
     try:
         return CurrentSilo(SiloMode.CELL, resolve.find_cell(args))
     except CellMappingNotFoundError as exc:
-        exc.add_note(f"While the cell of {method} was looked for.")
+        exc.add_note(f"While looking up the cell of a call of {method}.")
         raise
 
 
@@ -139,16 +146,16 @@ def run_local(method: RpcMethod, args: Mapping[str, Any]) -> Any:
 
 
 def call_here(method: RpcMethod, args: Mapping[str, Any]) -> Any:
-    """Call a method in the current silo, through JSON where the transport in use says so."""
+    """Call a method in the current silo, through JSON if the transport asks."""
     if not transport.round_trips_local_calls:
         return run_local(method, args)
-    # Tests: what could not travel must not pass just because the silo happens to be this one.
+    # In tests, a value that cannot be sent must fail even if the target is the current silo.
     sent = method.schema.load_args(method.schema.dump_args(args))
     return method.schema.load_reply(method.schema.dump_reply(run_local(method, sent)))
 
 
 def method_of(function: Callable[..., Any]) -> RpcMethod | None:
-    """Return what a delegation's method calls; None for anything else."""
+    """Return the RPC method behind a delegation's method, or None."""
     return getattr(function, _METHOD, None)
 
 
@@ -179,8 +186,8 @@ def _check_class(cls: type[RpcService]) -> None:
     key = cls.__dict__.get("key")
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise RpcSetupError(
-            f"Wrong key {key!r} of RPC service {cls.__qualname__}. Set key to a lower-case name of "
-            f"letters, digits, - and _."
+            f"Wrong key {key!r} of RPC service {cls.__qualname__}. Set key to a name of lower-case "
+            f"letters, digits, - and _ that begins with a letter."
         )
     if cls.__dict__.get("local_silo") not in (SiloMode.CONTROL, SiloMode.CELL):
         raise RpcSetupError(
@@ -192,12 +199,12 @@ def _check_class(cls: type[RpcService]) -> None:
         member = inspect.getattr_static(cls, name)
         if getattr(member, "__isabstractmethod__", False) and not is_marked(member):
             advice = (
-                "Define it; it returns an instance of the subclass that does the work"
+                "Define it to return an instance of the subclass that does the work"
                 if name == "get_local_implementation"
                 else "Decorate it with @rpc_method or @cell_rpc_method(resolve=…)"
             )
             raise RpcSetupError(
-                f"Abstract method {name!r} of RPC service {key!r} is no RPC method. {advice}.",
+                f"Abstract method {name!r} of RPC service {key!r} is not an RPC method. {advice}.",
                 service=key,
                 method=name,
             )
@@ -207,6 +214,6 @@ def _check_subclass(cls: type[RpcService]) -> None:
     if "key" in cls.__dict__ or "local_silo" in cls.__dict__:
         raise RpcSetupError(
             f"Second key in {cls.__qualname__}, an implementation of RPC service {cls.key!r}. "
-            f"Leave key and local_silo to the declaration.",
+            f"Set key and local_silo only in the declaration.",
             service=cls.key,
         )

@@ -1,4 +1,4 @@
-"""Mounts the RPC endpoint; without it no address of a silo would answer.
+"""The URL patterns of the RPC endpoint.
 
 ``urlpatterns += [path("", include("hybridcloud.rpc.urls"))]``
 """
@@ -31,7 +31,7 @@ def patterns(endpoint: Endpoint) -> list[URLPattern]:
 
 
 def _open(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    # The signature stands for session, login and CSRF token; methods open their own transactions.
+    # The signature replaces session, login and CSRF token. Methods open their own transactions.
     return non_atomic_requests(login_not_required(csrf_exempt(view)))
 
 

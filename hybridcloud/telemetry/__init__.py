@@ -1,4 +1,4 @@
-"""Tells metrics backends and error trackers what the engine did; without it operators would be blind."""
+"""Reports the engine's work to metrics backends and error trackers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _LISTENERS = (MetricsListener(), SentryListener())
 
 
 def install() -> None:
-    """Listen to the engine's facts; called once the apps are ready, and safe to call again."""
+    """Install the listeners of the engine's facts; safe to call twice.
+
+    Called when the apps are ready.
+    """
     for listener in _LISTENERS:
         hooks.install(listener)

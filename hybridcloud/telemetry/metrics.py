@@ -1,14 +1,14 @@
-"""Turns facts into the metrics that the reference's operators know: without it their graphs would be empty.
+"""The metrics of the outbox, under the reference's names.
 
-========================= ====== ================================================
+========================= ====== ======================================================
 ``outbox.saved``          count  messages committed; tag ``category``
-``outbox.processed``      count  messages gone, coalesced and retired ones too
+``outbox.processed``      count  messages removed, including coalesced and retired ones
 ``outbox.processing_lag`` timing from due to acknowledged, once per handler call
-========================= ====== ================================================
+========================= ====== ======================================================
 
-The last two are tagged with ``category`` and ``synchronous`` (``1`` where the
-writer's own flush did it, else ``0``). Facts come once per batch, so that a
-backend is called a few times per hundreds of messages.
+The last two are tagged with ``category`` and ``synchronous`` (``1`` if the
+writer's own flush did the work, otherwise ``0``). Facts come once per batch, so
+a backend is called a few times per hundreds of messages.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ PROCESSING_LAG: Final = "outbox.processing_lag"
 
 
 class Backend(Protocol):
-    """Where metrics go: StatsD, Datadog, Prometheus. Called on the threads that write and drain."""
+    """The interface of a metrics backend (StatsD, Datadog, Prometheus).
+
+    Its methods are called on the threads that write and drain.
+    """
 
     def count(self, name: str, value: int, tags: Mapping[str, str]) -> None:
         """Add to a counter."""
 
     def timing(self, name: str, seconds: Spread, tags: Mapping[str, str]) -> None:
-        """Note the times of several messages, summed up."""
+        """Record the times of several messages, summed up."""
 
 
 _backend: Backend | None = None
 
 
 def use_backend(backend: Backend | None) -> None:
-    """Send metrics to a backend from now on, in this process; None: nowhere, as at first.
+    """Send the metrics of this process to a backend; None: to none (default).
 
     Call it in your `AppConfig.ready`::
 
@@ -57,7 +60,7 @@ def use_backend(backend: Backend | None) -> None:
 
 
 class MetricsListener(Hooks):
-    """Counts what was saved and processed, and how late."""
+    """Reports saved and processed messages and their lag to the backend."""
 
     def saved(self, fact: Saved) -> None:
         """Count messages that were committed."""
@@ -67,7 +70,7 @@ class MetricsListener(Hooks):
             _backend.count(SAVED, count, {"category": category_name(category)})
 
     def handled(self, fact: Handled) -> None:
-        """Count messages that are gone, and note their lag."""
+        """Count messages that were removed, and record their lag."""
         if _backend is None:
             return
         synchronous = "1" if fact.synchronous else "0"

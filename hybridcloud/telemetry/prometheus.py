@@ -1,8 +1,8 @@
-"""A metrics backend for Prometheus: without it each project would write the same adapter.
+"""A metrics backend for Prometheus.
 
-Needs the package `prometheus-client`. What serves the numbers is yours: its
-WSGI app, `start_http_server`, or a view of your own; with several processes set
-its `PROMETHEUS_MULTIPROC_DIR`, which these metrics work with.
+Needs the package `prometheus-client`. The project serves the numbers: with that
+package's WSGI app, its `start_http_server`, or a view of its own. With several
+processes, set `PROMETHEUS_MULTIPROC_DIR`; these metrics support it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TAGS: Final = ("category", "synchronous")
 class PrometheusBackend:
     """Keeps the metrics in a registry of `prometheus_client`.
 
-    An acknowledgement tells of many messages at once, and a histogram can't
-    take a sum. So the lag is two counters, whose ratio of rates is the mean,
-    and a histogram of the longest lag of each acknowledgement, which is what an
-    alert should look at.
+    An acknowledgement reports many messages at once, but a histogram cannot
+    record a sum. The lag is therefore two counters, whose ratio of rates is the
+    mean, and a histogram of the longest lag in each acknowledgement, which is
+    the one to alert on.
 
     Args:
-        registry: a `CollectorRegistry`; default the process's own.
+        registry: a `CollectorRegistry`; default: the process's own.
 
     Raises:
         ConfigurationError: `prometheus-client` is not installed.
@@ -42,8 +42,7 @@ class PrometheusBackend:
             import prometheus_client  # noqa: PLC0415 - optional dependency
         except ImportError as exc:
             raise ConfigurationError(
-                "Package prometheus-client is missing, which PrometheusBackend keeps its metrics "
-                "in. Install it."
+                "Package prometheus-client is missing, but PrometheusBackend needs it. Install it."
             ) from exc
         registry = prometheus_client.REGISTRY if registry is None else registry
 
@@ -52,29 +51,29 @@ class PrometheusBackend:
 
         self._counters = {
             SAVED: counter("hybridcloud_outbox_saved", "Messages committed.", _SAVED_TAGS),
-            PROCESSED: counter("hybridcloud_outbox_processed", "Messages that are gone."),
+            PROCESSED: counter("hybridcloud_outbox_processed", "Messages removed."),
         }
         self._lag_seconds = counter(
-            "hybridcloud_outbox_processing_lag_seconds", "Seconds from due to acknowledged, added."
+            "hybridcloud_outbox_processing_lag_seconds", "Total seconds from due to acknowledged."
         )
         self._lag_count = counter(
-            "hybridcloud_outbox_processing_lag_messages", "Handler calls whose lag was added."
+            "hybridcloud_outbox_processing_lag_messages", "Handler calls in the total lag."
         )
         self._lag_most = prometheus_client.Histogram(
             "hybridcloud_outbox_processing_lag_longest_seconds",
-            "Longest lag of each acknowledgement.",
+            "Longest lag in each acknowledgement.",
             _TAGS,
             buckets=_BUCKETS,
             registry=registry,
         )
 
     def count(self, name: str, value: int, tags: Mapping[str, str]) -> None:
-        """Add to a counter; a name that is not exposed is left out."""
+        """Add to a counter; names that are not exposed are ignored."""
         if name in self._counters:
             self._counters[name].labels(**tags).inc(value)
 
     def timing(self, name: str, seconds: Spread, tags: Mapping[str, str]) -> None:
-        """Note the times of several messages; a name that is not exposed is left out."""
+        """Record several messages' times; names that are not exposed are ignored."""
         if name != PROCESSING_LAG:
             return
         self._lag_seconds.labels(**tags).inc(seconds.total)

@@ -1,7 +1,7 @@
-"""Reports failures to sentry-sdk: without it an exception in a worker would be a row that nobody looks at.
+"""Reports failures to sentry-sdk.
 
-Nothing is sent where the project has not called `sentry_sdk.init`. The payload
-of a message is not reported.
+Nothing is sent unless the project calls `sentry_sdk.init`. Payloads of messages
+are not reported.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class SentryListener(Hooks):
-    """Captures what handlers raised, and what nobody could be given."""
+    """Captures exceptions of handlers, and those that were swallowed."""
 
     def failed(self, fact: Failed) -> None:
-        """Capture a failure: the first, then each time that attempts have doubled, and the last.
+        """Capture the first failure, the last, and those that double the attempts.
 
         A handler that is broken for a day fails hourly in thousands of shards;
-        the failure rows keep each one, the error tracker need not.
+        the failure rows record every one, so the error tracker need not.
         """
         if not (_is_power_of_two(fact.attempts) or fact.dead):
             return
@@ -49,7 +49,7 @@ class SentryListener(Hooks):
             fact.error or f"Worker lost while it handled {category}",
             tags,
             details,
-            # One broken handler is one issue, whatever object it broke on.
+            # One issue per broken handler, not one per object.
             fingerprint=["hybridcloud.outbox", category, kind],
         )
 

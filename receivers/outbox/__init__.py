@@ -1,4 +1,4 @@
-"""What receivers of outbox messages need; without it each would tell a change from a deletion in its own way."""
+"""The built-in receivers of outbox messages, and helpers for others."""
 
 from __future__ import annotations
 

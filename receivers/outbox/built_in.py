@@ -1,4 +1,4 @@
-"""The receiver that hands a message to its model's own handlers; without it replicated models would need one each."""
+"""The receiver that passes a message to its model's own handlers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ModelReceiver:
-    """Hears the messages of one category and calls the handlers of the model that has it.
+    """Receives one category's messages and calls its model's handlers.
 
     Args:
         model: a class with ``handle_async_replication`` and ``handle_async_deletion``.
@@ -34,8 +34,8 @@ class ModelReceiver:
         payload: Mapping[str, Any] | None,
         **more: Any,
     ) -> None:
-        """Copy the row as it is now, or remove its copies where it is gone."""
-        # Only control's messages have a target, and only control's handlers take one.
+        """Replicate the current row, or its deletion if it no longer exists."""
+        # Only control's messages have a target cell, and only handlers of its models take one.
         target = {"cell_name": more["cell_name"]} if "cell_name" in more else {}
         instance = maybe_process_tombstone(self.model, object_identifier, **target)
         if instance is not None:
@@ -53,10 +53,10 @@ class ModelReceiver:
 
 
 def connect_models(signal: Signal, mode: SiloMode) -> None:
-    """Connect the handlers of all replicated models of a silo; doing it again changes nothing.
+    """Connect the handlers of a silo's replicated models; safe to call twice.
 
     Args:
-        signal: what their outbox is drained into.
+        signal: the signal that the silo's outbox is drained into.
         mode: `SiloMode.CELL` or `SiloMode.CONTROL`.
     """
     for category, model in connected_models.items():

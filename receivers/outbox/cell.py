@@ -1,4 +1,4 @@
-"""Receivers of what cells' outboxes hold; without it changes in cells would not reach control."""
+"""Receivers of the messages from cells."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from silos import SiloMode
 
 
 def connect_models() -> None:
-    """Connect the handlers of the replicated models of cells."""
+    """Connect the handlers of replicated models that live in cells."""
     built_in.connect_models(process_cell_outbox, SiloMode.CELL)

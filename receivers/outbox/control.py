@@ -1,4 +1,4 @@
-"""Receivers of what control's outbox holds; without it changes in control would not reach the cells."""
+"""Receivers of the messages from control."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from silos import SiloMode
 
 
 def connect_models() -> None:
-    """Connect the handlers of the replicated models of control."""
+    """Connect the handlers of replicated models that live in control."""
     built_in.connect_models(process_control_outbox, SiloMode.CONTROL)

@@ -1,4 +1,4 @@
-"""Tells a change from a deletion: without it a handler could not know whether there is anything left to copy."""
+"""Distinguishes a change from a deletion, and records tombstones."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ if TYPE_CHECKING:
 def maybe_process_tombstone[M: Model](
     model: type[M], object_identifier: int, cell_name: str | None = None
 ) -> M | None:
-    """Return the row as it is now; if it is gone, note that in the other silo and return None.
+    """Return the current row, or record its tombstone and return None.
 
-    The row is looked for past every filter of the model's default manager, with
-    its base manager: a row that `objects` hides, such as an archived one, is
-    not deleted, and a tombstone could never be taken back.
+    The tombstone is recorded in the other silo. The row is looked up with the
+    model's base manager, which ignores the filters of the default one: a row
+    that `objects` hides, such as an archived one, is not deleted, and a
+    tombstone cannot be revoked.
 
     Args:
         model: the model whose row a message is about.
         object_identifier: its id.
-        cell_name: for a model of control, the message's target cell; leave it
-            out for a model of cells, whose tombstones go to control.
+        cell_name: for a model that lives in control, the message's target cell;
+            leave it out for a model that lives in cells, because its tombstones
+            go to control.
 
     Raises:
-        ConfigurationError: the cell is missing, or given where there is none.
-        RpcError: the other silo did not take the tombstone; the message comes back.
+        ConfigurationError: the cell is missing for a model of control, or given
+            for a model of cells.
+        RpcError: the other silo did not accept the tombstone; the message will
+            be retried.
     """
     _check_direction(model, cell_name)
     rows = model._base_manager.using(alias_for_model(model))
@@ -47,15 +51,15 @@ def maybe_process_tombstone[M: Model](
 
 
 def _check_direction(model: type[Model], cell_name: str | None) -> None:
-    """Refuse a tombstone that would end in the silo which the row was deleted from."""
+    """Refuse a tombstone that would go to the silo of the deleted row."""
     lives_in = silo_of(model)
     if lives_in is SiloMode.CONTROL and cell_name is None:
         raise ConfigurationError(
             f"No cell for a tombstone of {model._meta.label}, a model of control. Pass on the "
-            f"cell_name that the receiver of process_control_outbox is given."
+            f"cell_name that the receiver of process_control_outbox was called with."
         )
     if lives_in is SiloMode.CELL and cell_name is not None:
         raise ConfigurationError(
-            f"A cell {cell_name!r} for a tombstone of {model._meta.label}, a model of cells: it "
-            f"goes to control. Leave cell_name out."
+            f"Unexpected cell {cell_name!r} for a tombstone of {model._meta.label}, a model of "
+            f"cells: it goes to control. Leave cell_name out."
         )

@@ -131,7 +131,9 @@ def test_organizations_are_resolved_to_the_set_of_their_cells(resolved: None) ->
 
 
 def test_an_unknown_organization_is_named(resolved: None) -> None:
-    with pytest.raises(CellMappingNotFoundError, match=r"organization 101, 103, says .*OddEven"):
+    with pytest.raises(
+        CellMappingNotFoundError, match=r"organization 101, 103, according to .*OddEven"
+    ):
         find_cells_for_orgs([1, 101, 103])
     with pytest.raises(LookupError):
         find_cell_for_org(101)

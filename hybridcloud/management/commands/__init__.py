@@ -1,1 +1,1 @@
-"""One module per command, named as it is called."""
+"""The management commands, one module each."""

@@ -1,4 +1,4 @@
-"""Shows, runs and resets backfills from a shell: without it an operator would wait and guess."""
+"""The command `backfill`: shows, runs and resets backfills."""
 
 from __future__ import annotations
 
@@ -39,41 +39,42 @@ type _Show = Callable[[BackfillStatus], None]
 
 
 class Command(BaseCommand):
-    """Backfills: rows from before a model, or its new version, was replicated."""
+    """The command `backfill`."""
 
-    help = "Show, run or reset backfills: the replication of rows that are there already."
+    help = "Show, run or reset backfills: the replication of existing rows."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Describe the sub-commands."""
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
         status = verbs.add_parser(
-            "status", help="version, target, progress, rate and end of each model"
+            "status", help="show each model's version, target, progress, rate and estimated end"
         )
-        run = verbs.add_parser("run", help="walk one model here until it is done")
+        run = verbs.add_parser("run", help="backfill one model in this process until it is done")
         reset = verbs.add_parser(
-            "reset", help="let a version be walked again from the beginning; asks first"
+            "reset", help="backfill a version again from the beginning; asks first"
         )
         for each in (run, reset):
-            each.add_argument("model", help="a label such as acme.User, or a table")
+            each.add_argument("model", help="a label such as acme.User, or a table's name")
         run.add_argument(
             "--sync",
             action="store_true",
-            help="go to the code's version at full speed, whatever options, rate and lag say",
+            help="go to the code's version at full speed, ignoring options, rate and lag",
         )
         reset.add_argument(
             "--version-to-walk", "--version", type=int, required=True, dest="to_walk"
         )
-        reset.add_argument("--dry-run", action="store_true", help="say what would be done")
-        reset.add_argument("--no-input", action="store_true", help="do not ask")
+        reset.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        reset.add_argument("--no-input", action="store_true", help="do not ask for confirmation")
         for each in (status, run, reset):
             add_silo_argument(each)
-            each.add_argument("--json", action="store_true", help="one JSON document, for machines")
+            each.add_argument("--json", action="store_true", help="print one JSON document")
 
     def handle(self, *, verb: str, **options: Any) -> None:
         """Run one verb.
 
         Raises:
-            CommandError: no such model or silo, or a walk that is not possible or not asked for.
+            CommandError: the model or silo does not exist, its backfill is off, paused or not
+                possible, or the run was interrupted.
         """
         try:
             {"status": self._status, "run": self._run, "reset": self._reset}[verb](options)
@@ -81,7 +82,8 @@ class Command(BaseCommand):
             raise CommandError(str(exc), returncode=_USAGE) from exc
         except KeyboardInterrupt:
             raise CommandError(
-                "Interrupted; the position is kept. Run it again to go on.", returncode=_INTERRUPTED
+                "Interrupted; the position is kept. Run it again to continue.",
+                returncode=_INTERRUPTED,
             ) from None
 
     def _status(self, options: dict[str, Any]) -> None:
@@ -137,7 +139,7 @@ class Command(BaseCommand):
         model, version = _named(options["model"]), options["to_walk"]
         if version < 1:
             raise CommandError(
-                f"Version {version} is not positive: versions begin at 1.", returncode=_USAGE
+                f"Version {version} is not positive. Versions begin at 1.", returncode=_USAGE
             )
         document = []
         for here in self._silos_of(model, options):
@@ -167,20 +169,20 @@ class Command(BaseCommand):
         status = status_of(model)
         if not sync and status.state in ("off", "stopped"):
             raise CommandError(
-                f"Nothing to walk: the option outbox_replication.{status.table}.replication_version "
-                f"lets {status.model} go to version {status.target} only, and {status.version} is next. "
-                f"Raise it with hybridcloud_options set, or give --sync.",
+                f"Nothing to backfill: the option outbox_replication.{status.table}.replication_version "
+                f"allows {status.model} only up to version {status.target}, but {status.version} is next. "
+                f"Raise it with hybridcloud_options set, or use --sync.",
                 returncode=_FINDINGS,
             )
         if not sync and status.state == "paused":
             raise CommandError(
-                f"Paused: {status.model}, by hybridcloud.backfill.paused or by its own option. Unset it.",
+                f"Paused: {status.model}, by hybridcloud.backfill.paused or its own option. Unset it.",
                 returncode=_FINDINGS,
             )
 
     @contextmanager
     def _showing(self, silo: str, model: type[ProducingModel], *, quiet: bool) -> Iterator[_Show]:
-        """Show progress: a bar on a terminal that has rich, else nothing but the result."""
+        """Show progress on a terminal: a bar with rich, otherwise lines."""
         if quiet or not sys.stdout.isatty():
             yield lambda _: None
             return
@@ -227,14 +229,14 @@ def _run_paced(model: type[ProducingModel], show: _Show) -> tuple[int, int]:
         worked, status = go_on_with(model), status_of(model)
         show(status)
         if status.state not in ("due", "fenced", "walking"):
-            # Also when somebody pauses it, or lowers its option, meanwhile.
+            # Also true if the model was paused, or its option lowered, in the meantime.
             return status.rows, status.messages
         if not worked:
             sleep(_POLL_S)
 
 
 def _is_agreed(change: str) -> bool:
-    return input(f"{change}. All its rows will be sent again. [y/N] ").strip().lower() in (
+    return input(f"{change}. All of its rows will be sent again. [y/N] ").strip().lower() in (
         "y",
         "yes",
     )

@@ -1,4 +1,4 @@
-"""Lists, requeues and purges dead letters from a shell: without it a message that was given up would need SQL."""
+"""The command `deadletters`: lists, requeues and purges dead letters."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class Command(BaseCommand):
-    """Dead letters: messages that were given up, with the error that they ended with."""
+    """The command `deadletters`."""
 
-    help = "List, requeue or purge dead letters: messages that were given up."
+    help = "List, requeue or purge dead letters: messages that failed too often."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Describe the sub-commands."""
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-        listing = verbs.add_parser(
-            "list", help="what was given up, the oldest first, with its error"
+        listing = verbs.add_parser("list", help="list dead letters and their errors, oldest first")
+        listing.add_argument("--full", action="store_true", help="show whole tracebacks")
+        requeue = verbs.add_parser(
+            "requeue", help="put them back into the outbox, with fresh attempts"
         )
-        listing.add_argument("--full", action="store_true", help="whole tracebacks")
-        requeue = verbs.add_parser("requeue", help="put back into the outbox, with fresh attempts")
-        purge = verbs.add_parser("purge", help="delete for good; asks first")
+        purge = verbs.add_parser("purge", help="delete them permanently; asks first")
         for each in (listing, requeue, purge):
             _add_filters(each)
         for each in (requeue, purge):
-            each.add_argument("--all", action="store_true", help="needed where no filter is given")
-            each.add_argument("--dry-run", action="store_true", help="say what would be done")
-        purge.add_argument("--no-input", action="store_true", help="do not ask")
+            each.add_argument("--all", action="store_true", help="required if there is no filter")
+            each.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        purge.add_argument("--no-input", action="store_true", help="do not ask for confirmation")
 
     def handle(self, *, verb: str, **options: Any) -> None:
-        """Run one verb in each silo that is meant.
+        """Run one verb in each selected silo.
 
         Raises:
-            CommandError: an unknown name, or nothing said which dead letters are meant.
+            CommandError: a name is unknown, or there is neither a filter nor --all.
         """
         which = _which(options)
         if verb != "list" and which == deadletters.Which() and not options["all"]:
             raise CommandError(
-                f"No filter for deadletters {verb}: it would take every dead letter. Give one, such "
-                f"as --category or --id, or say --all.",
+                f"No filter for deadletters {verb}: it would affect every dead letter. Use a filter, "
+                f"such as --category or --id, or use --all.",
                 returncode=_USAGE,
             )
         try:
@@ -107,7 +107,7 @@ class Command(BaseCommand):
         if verb != "purge" or options["no_input"]:
             return True
         answer = input(
-            f"Delete {len(found)} dead letters in {silo} for good? Their changes are lost. [y/N] "
+            f"Delete {len(found)} dead letters in {silo} permanently? Their changes are lost. [y/N] "
         )
         return answer.strip().lower() in ("y", "yes")
 
@@ -137,21 +137,24 @@ class Command(BaseCommand):
 
 def _add_filters(parser: CommandParser) -> None:
     parser.add_argument(
-        "--id", type=int, action="append", dest="ids", help="a message; several times for several"
+        "--id", type=int, action="append", dest="ids", help="a message's id; can be repeated"
     )
     parser.add_argument("--category", help="name or number")
     parser.add_argument("--scope", help="name or number")
     parser.add_argument("--shard", type=int, help="shard identifier")
     parser.add_argument("--object", type=int, help="object identifier")
-    parser.add_argument("--target-cell", help="of control's messages: the cell they are for")
+    parser.add_argument("--target-cell", help="target cell of control's messages")
     parser.add_argument(
-        "--older-than", type=_seconds, metavar="AGE", help="given up so long ago: 30s, 2h, 7d"
+        "--older-than",
+        type=_seconds,
+        metavar="AGE",
+        help="dead-lettered at least this long ago: 30s, 2h, 7d",
     )
     parser.add_argument(
-        "--limit", type=int, default=1000, help="at most so many of each outbox (default 1000)"
+        "--limit", type=int, default=1000, help="at most this many per outbox (default 1000)"
     )
     add_silo_argument(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON document, for machines")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _each(
@@ -192,7 +195,7 @@ def _number(value: str | None, what: str, members: Iterable[Any]) -> int | None:
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None:
-        raise ArgumentTypeError(f"{text!r} is no duration. Write it like 30s, 5m, 2h or 7d.")
+        raise ArgumentTypeError(f"{text!r} is not a duration. Write it like 30s, 5m, 2h or 7d.")
     return float(int(match[1]) * _UNITS[match[2]])
 
 
@@ -202,7 +205,8 @@ def _line(silo: str, letter: DeadLetter, *, whole: bool) -> str:
     where = ":".join(str(part) for part in letter.shard[-1:])
     return (
         f"{silo}: {letter.id} {category_name(letter.category)} object {letter.object_identifier} in "
-        f"{scope_name(letter.shard[-2])}:{where}, given up {letter.parked_at.isoformat(timespec='seconds')}: {shown}"
+        f"{scope_name(letter.shard[-2])}:{where}, dead-lettered "
+        f"{letter.parked_at.isoformat(timespec='seconds')}: {shown}"
     )
 
 

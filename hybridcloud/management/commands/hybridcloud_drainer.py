@@ -1,4 +1,7 @@
-"""Runs a drainer without Celery: without it `KICK = "notify"` would wake nobody."""
+"""The command `hybridcloud_drainer`: runs a drainer without Celery.
+
+`KICK = "notify"` needs at least one to wake.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,19 @@ if TYPE_CHECKING:
 
 
 class Command(BaseCommand):
-    """A drainer that runs until it is told to stop."""
+    """The command `hybridcloud_drainer`."""
 
     help = (
         "Drain this process's outboxes until SIGTERM or SIGINT, woken by NOTIFY (KICK = 'notify') "
-        "and every 2 s. The first signal finishes what is claimed and gives it back, the second ends at once."
+        "and every 2 s. On the first signal the claimed shards are finished and released; on the second "
+        "the process exits at once."
     )
 
     def handle(self, **options: Any) -> None:
-        """Drain until a signal.
+        """Drain until a signal arrives.
 
         Raises:
-            CommandError: there is nothing to drain.
+            CommandError: the process has no outbox table.
         """
         tables = tables_of(silos_here())
         if not tables:

@@ -1,4 +1,4 @@
-"""Reads and sets runtime options from a shell: without it pulling a kill switch would take a Python console."""
+"""The command `hybridcloud_options`: reads and sets runtime options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USAGE: Final = 2
 
 
 class Command(BaseCommand):
-    """Runtime options of one silo: get, set, unset, list, and the history of their changes."""
+    """The command `hybridcloud_options`."""
 
     help = "Read and set runtime options of this silo. They take effect within seconds."
 
@@ -33,30 +33,32 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
         get = verbs.add_parser("get", help="print the value in force, as JSON")
         put = verbs.add_parser("set", help="set a value in the database")
-        unset = verbs.add_parser("unset", help="remove the value; the default holds again")
-        listing = verbs.add_parser("list", help="all options, and where their values come from")
-        history = verbs.add_parser("history", help="who changed what, when and why")
+        unset = verbs.add_parser(
+            "unset", help="remove the value, so that the default applies again"
+        )
+        listing = verbs.add_parser("list", help="list all options and where their values come from")
+        history = verbs.add_parser("history", help="list who changed what, when and why")
         for each in (get, put, unset):
             each.add_argument("key")
-        put.add_argument("value", help="JSON; a plain word will do where the option is a text")
+        put.add_argument("value", help="JSON; quotes are not needed if the option is a string")
         for each in (put, unset):
-            each.add_argument("--by", default="", help="who does it; default: the login name")
+            each.add_argument("--by", default="", help="who makes the change; default: login name")
             each.add_argument("--reason", default="", help="why, for the history")
-            each.add_argument("--dry-run", action="store_true", help="say what would change")
+            each.add_argument("--dry-run", action="store_true", help="only say what would change")
         history.add_argument("key", nargs="?")
         history.add_argument("--limit", type=int, default=100)
         for each in (get, put, unset, listing, history):
-            each.add_argument("--json", action="store_true", help="one JSON document, for machines")
+            each.add_argument("--json", action="store_true", help="print one JSON document")
             each.add_argument(
                 "--silo",
-                help="control, or a cell's name, where one process is several; default: this silo",
+                help="control or a cell's name, if one process is several; default: this silo",
             )
 
     def handle(self, *, verb: str, silo: str | None, **options: Any) -> None:
         """Run one verb in its silo.
 
         Raises:
-            CommandError: an unknown option or silo, or a value that the option cannot have.
+            CommandError: the option or silo is unknown, or the option cannot have the value.
         """
         try:
             if silo is None:
@@ -121,7 +123,7 @@ class Command(BaseCommand):
             reason = f": {change.reason}" if change.reason else ""
             self.stdout.write(
                 f"{change.at.isoformat(timespec='seconds')} {change.key} {what}"
-                f"  by {change.by or 'nobody named'}{reason}"
+                f"  by {change.by or '(not recorded)'}{reason}"
             )
 
     def _report(self, options: dict[str, Any], *, before: Any, after: Any) -> None:
@@ -142,7 +144,7 @@ def _state(key: str) -> OptionState:
     for state in values.states():
         if state.key == key:
             return state
-    # A derived key that is set nowhere.
+    # A key of a pattern is not among the states while it is not set.
     default = definition.fresh_default()
     return values.OptionState(
         key, default, "default", definition.type.__name__, default, definition.doc
@@ -156,13 +158,13 @@ def _parsed(key: str, text: str) -> Any:
     except json.JSONDecodeError as exc:
         if definition.type is not str:
             raise OptionValueError(
-                f"Wrong value {text!r} of runtime option {key!r}: no JSON ({exc}). "
+                f"Wrong value {text!r} of runtime option {key!r}: not valid JSON ({exc}). "
                 f"Give it a JSON value of type {definition.type.__name__}."
             ) from exc
         value = text
     if definition.type is str and not isinstance(value, str):
         value = text
-    require_accepted(definition, value, where="was to be set")
+    require_accepted(definition, value, where="on the command line")
     return value
 
 
@@ -172,7 +174,7 @@ def _who(options: dict[str, Any]) -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container's user without a name.
+        # In a container, the user may have no name.
         return ""
 
 

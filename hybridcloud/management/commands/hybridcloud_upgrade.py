@@ -1,4 +1,4 @@
-"""Migrates, replicates and drains after an upgrade: without it nobody could tell whether a silo is caught up."""
+"""The command `hybridcloud_upgrade`: migrates, replicates and drains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INTERRUPTED: Final = 130
 
 
 class Command(BaseCommand):
-    """An upgrade of every silo of this process."""
+    """The command `hybridcloud_upgrade`."""
 
     help = (
         "After new code is installed: migrate, replicate every model up to the code's version, and "
@@ -33,20 +33,22 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Describe the options."""
-        parser.add_argument("--skip-migrate", action="store_true", help="the schema is new already")
         parser.add_argument(
-            "--plan", action="store_true", help="say what would be done, change nothing"
+            "--skip-migrate", action="store_true", help="the schema is already up to date"
         )
         parser.add_argument(
-            "--check", action="store_true", help="as --plan; exit 3 if there is anything to do"
+            "--plan", action="store_true", help="say what would be done, and change nothing"
         )
         parser.add_argument(
-            "--no-input", action="store_true", help="do not ask, as migrate takes it"
+            "--check", action="store_true", help="like --plan, but exit 3 if anything is to do"
         )
-        parser.add_argument("--json", action="store_true", help="one JSON document, for machines")
+        parser.add_argument(
+            "--no-input", action="store_true", help="do not ask; passed on to migrate"
+        )
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
 
     def handle(self, **options: Any) -> None:
-        """Upgrade, and say of each silo whether it is caught up.
+        """Upgrade each silo and report whether it is caught up.
 
         Raises:
             CommandError: a silo is not caught up, or the upgrade was interrupted.
@@ -58,7 +60,8 @@ class Command(BaseCommand):
             summaries = self._upgrade(options)
         except KeyboardInterrupt:
             raise CommandError(
-                "Interrupted; what is done is kept. Run it again to go on.", returncode=_INTERRUPTED
+                "Interrupted; finished work is kept. Run it again to continue.",
+                returncode=_INTERRUPTED,
             ) from None
         behind = [each.silo for each in summaries if not each.is_caught_up]
         if options["json"]:
@@ -70,7 +73,7 @@ class Command(BaseCommand):
                 self._tell(each)
         if behind:
             raise CommandError(
-                f"Not caught up: {', '.join(behind)}. Fix what the summary names, and run it again.",
+                f"Not caught up: {', '.join(behind)}. Fix what the summary names and run it again.",
                 returncode=_FINDINGS,
             )
 
@@ -119,10 +122,10 @@ class Command(BaseCommand):
             ]:
                 self.stdout.write(line)
             if migrations:
-                self.stdout.write("backfill what the new schema asks for")
+                self.stdout.write("backfill what the new schema requires")
             self.stdout.write("drain every outbox")
         if options["check"] and (migrations or walks):
-            raise CommandError("There is something to do: see above.", returncode=_FINDINGS)
+            raise CommandError("The silos are not up to date: see above.", returncode=_FINDINGS)
 
     def _tell(self, each: SiloSummary) -> None:
         word = (
@@ -152,7 +155,7 @@ class Command(BaseCommand):
 
 
 def _aliases() -> list[str]:
-    """Return the databases of this process: its silos', and the default one if something is there."""
+    """Return the process's aliases: its silos' and, if in use, the default."""
     found = [alias for alias in silo_aliases() if settings.DATABASES.get(alias)]
     if DEFAULT_DB_ALIAS not in found and settings.DATABASES.get(DEFAULT_DB_ALIAS, {}).get("ENGINE"):
         engine = str(settings.DATABASES[DEFAULT_DB_ALIAS]["ENGINE"])

@@ -119,7 +119,7 @@ def test_run_heeds_the_option_and_says_which() -> None:
     status, text = _run("run", "acme.Organization")
     assert status == 3
     assert (
-        "outbox_replication.acme_organization.replication_version lets acme.Organization go to version 0"
+        "outbox_replication.acme_organization.replication_version allows acme.Organization only up to version 0"
         in text
     )
     with override_options(ON):

@@ -119,7 +119,7 @@ def test_what_still_waits_is_named_and_ends_with_3(monkeypatch: pytest.MonkeyPat
     assert "us: not caught up, 1 rows replicated, 1 messages" in text
     assert "1 in the outbox" in text
     assert "1 failures" in text
-    assert "Not caught up: us. Fix what the summary names" in text
+    assert "Not caught up: us. Fix what the summary names and run it again" in text
 
 
 def test_dead_letters_are_named_and_wait_for_people_not_for_the_upgrade() -> None:
@@ -165,7 +165,7 @@ def test_an_interrupted_command_ends_with_130(monkeypatch: pytest.MonkeyPatch) -
     )
     status, text = _upgrade("--skip-migrate")
     assert status == 130
-    assert "Run it again to go on" in text
+    assert "Run it again to continue" in text
 
 
 def test_a_model_that_cannot_be_walked_is_named_and_counts_only_if_it_asks_to_be(

@@ -114,7 +114,7 @@ def test_w022_a_visibility_timeout_below_what_a_drain_may_take(
     assert found(check_delivery) == [
         (
             "hybridcloud.W022",
-            f"The broker hands a task out again after {timeout} s, and a drain may take 1235 s.",
+            f"The broker redelivers a task after {timeout} s, but a drain may take 1235 s.",
         )
     ]
 

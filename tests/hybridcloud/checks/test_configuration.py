@@ -84,7 +84,7 @@ def test_e030_no_secret_in_a_silo_of_several(settings: SettingsWrapper) -> None:
     assert found(check_secret_strength) == [
         (
             "hybridcloud.E030",
-            "No RPC secret: this silo can neither call others nor be called.",
+            "No RPC secret: this silo can neither call other silos nor be called.",
         )
     ]
     configure(settings, SILO_MODE="MONOLITH")

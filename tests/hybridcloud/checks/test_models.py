@@ -145,8 +145,8 @@ def test_e004_says_where_both_are() -> None:
 @pytest.mark.parametrize(
     ("members", "says"),
     [
-        ({"farm_id": None}, "FARM has shard key 'farm_id', and checks.Field no 'farm_id'"),
-        ({"shard_key": "barn_id"}, "shard key 'barn_id', and checks.Field no 'barn_id'"),
+        ({"farm_id": None}, "FARM has shard key 'farm_id', but checks.Field has no 'farm_id'"),
+        ({"shard_key": "barn_id"}, "shard key 'barn_id', but checks.Field has no 'barn_id'"),
         ({"category": Crop.ROW}, "KEYLESS has no shard_key at all"),
     ],
 )
@@ -164,7 +164,7 @@ def test_e005_follows_a_path_over_relations() -> None:
     assert ids(label("project.organization_id")) == []
     model = label("project.barn_id")
     assert ids(model) == ["hybridcloud.E005"]
-    assert "acme.Project no 'barn_id'" in text(model)
+    assert "acme.Project has no 'barn_id'" in text(model)
 
 
 def test_a_shard_that_is_a_property_is_told_by_instances_only() -> None:

@@ -102,7 +102,7 @@ def test_history_shows_changes_newest_first() -> None:
     options.set(LIMIT, 6, by="ada", reason="a busy day")
     options.delete(LIMIT)
     lines = run("history", LIMIT).splitlines()
-    assert lines[0].endswith(f"{LIMIT} unset  by nobody named")
+    assert lines[0].endswith(f"{LIMIT} unset  by (not recorded)")
     assert lines[1].endswith(f"{LIMIT} = 6  by ada: a busy day")
     document = run_json("history", "--limit", "1")
     assert [each["value"] for each in document["history"]] == [None]
@@ -122,7 +122,7 @@ def test_the_silo_can_be_named_where_one_process_is_all() -> None:
     ("arguments", "words"),
     [
         (("get", "tests.command.limits"), "Did you mean 'tests.command.limit'"),
-        (("set", LIMIT, "six"), "no JSON"),
+        (("set", LIMIT, "six"), "not valid JSON"),
         (("set", LIMIT, '"6"'), "type int"),
         (("get", LIMIT, "--silo", "mars"), "mars"),
     ],

@@ -165,7 +165,7 @@ def test_the_command_lists_names_and_the_last_line_of_the_error() -> None:
     (number,) = _die(7)
     status, text = _run("list")
     assert status == 0
-    assert f"us: {number} LIMITED object 7 in LIMITED:1, given up " in text
+    assert f"us: {number} LIMITED object 7 in LIMITED:1, dead-lettered " in text
     assert text.splitlines()[0].endswith("ValueError: boom")
     assert "Traceback" not in text
     assert "Traceback" in _run("list", "--full")[1]

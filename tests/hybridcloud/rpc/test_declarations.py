@@ -134,7 +134,7 @@ CLASS_MISTAKES: list[tuple[Callable[..., Any] | None, dict[str, Any], str]] = [
     (no_result, {}, "'get' of service 'mistaken': its result has no annotation"),
     (concrete, {}, "'get' of service 'mistaken': it is not abstract"),
     (coroutine, {}, "'get' of service 'mistaken': it is a coroutine function"),
-    (unmarked, {}, "Abstract method 'get' of RPC service 'mistaken' is no RPC method"),
+    (unmarked, {}, "Abstract method 'get' of RPC service 'mistaken' is not an RPC method"),
     (good, {"implementation": False}, "Abstract method 'get_local_implementation' of RPC service"),
     (
         reads_nothing,
@@ -196,7 +196,7 @@ def test_a_type_that_cannot_travel_is_named_at_start(annotation: Any) -> None:
     declare(only_annotation(annotation))
     with pytest.raises(
         RpcSetupError,
-        match=r"'get' of service 'mistaken': parameter 'item' has a type that cannot travel",
+        match=r"'get' of service 'mistaken': parameter 'item' has a type that cannot be sent",
     ):
         check_all()
 
@@ -250,11 +250,11 @@ def swallows(self: Any, **number: int) -> int:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (takes_less, "different parameters: 'number' is in the declaration and not in the Local"),
-        (takes_more, "different parameters: 'more' is in the Local and not in the declaration"),
+        (takes_less, "different parameters: 'number' is in the declaration but not in the Local"),
+        (takes_more, "different parameters: 'more' is in the Local but not in the declaration"),
         (renames, "different parameters: 'number' is in the declaration"),
-        (by_position_only, "parameter 'number' cannot be given by name to Local"),
-        (swallows, "parameter 'number' cannot be given by name to Local"),
+        (by_position_only, "parameter 'number' cannot be passed to Local by name"),
+        (swallows, "parameter 'number' cannot be passed to Local by name"),
     ],
 )
 def test_different_parameters_of_the_implementation_fail_at_start(

@@ -111,7 +111,7 @@ def test_an_unknown_organization_is_an_error_that_names_the_method(
 ) -> None:
     with pytest.raises(CellMappingNotFoundError, match="organization 77") as caught:
         tree.strict(organization_id=77)
-    assert caught.value.__notes__ == ["While the cell of tree.strict was looked for."]
+    assert caught.value.__notes__ == ["While looking up the cell of a call of tree.strict."]
     with pytest.raises(CellMappingNotFoundError):
         tree.hang(fruit=Fruit(organization_id=77))
     assert (wire.sent, ran.names) == ([], [])

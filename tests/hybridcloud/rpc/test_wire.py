@@ -349,7 +349,7 @@ def test_a_silo_without_an_address_is_a_setup_error(configure: Any) -> None:
 def test_an_address_that_is_none_is_a_setup_error() -> None:
     with (
         transport.override(HttpTransport(lambda _: "control:8000")),
-        pytest.raises(RpcSetupError, match=r"^Unusable address 'control:8000'"),
+        pytest.raises(RpcSetupError, match=r"^Invalid address 'control:8000'"),
     ):
         orchard.where()
 
