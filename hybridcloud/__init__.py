@@ -1,1 +1,19 @@
 """A typed, sharded transactional outbox between Django silos; without it they do not know of one another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__: str
+"""The release that is installed, as its metadata says."""
+
+# For type checkers this would be a module of which every name exists.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str:
+        """Return the version; read when it is asked for, because it costs a tenth of an import."""
+        if name == "__version__":
+            from importlib.metadata import version  # noqa: PLC0415 - costs what most never need
+
+            return version("hybridcloud")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
