@@ -87,7 +87,8 @@ bench-lock: setup ## renew the locks of the peers and of the plots
 	done
 
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.12 --generate-hashes \
-	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --extra embedded
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+	--extra binary --extra embedded
 
 lock: setup ## renew both lock files
 	@$(LOCK) --upgrade --group dev pyproject.toml --output-file requirements.lock
