@@ -11,9 +11,10 @@ __version__: str
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> str:
-        """Return the version; read when it is asked for, because it costs a tenth of an import."""
+        """Return the version, which is read when it is asked for."""
         if name == "__version__":
-            from importlib.metadata import version  # noqa: PLC0415 - costs what most never need
+            # It takes longer to import than this package does.
+            from importlib.metadata import version  # noqa: PLC0415
 
             return version("hybridcloud")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
