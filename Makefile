@@ -8,7 +8,7 @@ KEEP ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-oldest test test-oldest check lint types fix demo bench bench-quick bench-drain \
+.PHONY: help setup setup-oldest test test-oldest test-wheel check lint types fix demo bench bench-quick bench-drain \
 	bench-write bench-due bench-wake bench-bloat bench-rpc bench-backfill bench-plots bench-lock lock build clean
 
 help: ## list the targets
@@ -26,6 +26,9 @@ test: setup ## run the whole suite on servers of its own (ARGS="-k name -x")
 test-oldest: setup-oldest ## the suite on the oldest Python, Django, psycopg and PostgreSQL
 	@$(OLDEST_PY) -m fixtures.servers run --oldest-postgres -- \
 		$(OLDEST_PY) -m pytest -p no:cacheprovider --ignore=tests/acceptance -m "not acceptance" $(ARGS)
+
+test-wheel: setup ## build the wheel, and run a part of the suite on it, away from the checkout
+	@$(PY) .ci/wheel.py $(ARGS)
 
 check: lint types ## all but tests: lint, format, types, import contracts, migrations
 	@$(PY) -m fixtures.servers run -- $(PY) -m django makemigrations --check --dry-run \
