@@ -8,7 +8,7 @@ KEEP ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-oldest test test-oldest test-wheel check lint types fix demo bench bench-quick bench-drain \
+.PHONY: help setup setup-oldest test test-oldest test-wheel cov check lint types fix demo bench bench-quick bench-drain \
 	bench-write bench-due bench-wake bench-bloat bench-rpc bench-backfill bench-plots bench-lock lock build clean
 
 help: ## list the targets
@@ -29,6 +29,13 @@ test-oldest: setup-oldest ## the suite on the oldest Python, Django, psycopg and
 
 test-wheel: setup ## build the wheel, and run a part of the suite on it, away from the checkout
 	@$(PY) .ci/wheel.py $(ARGS)
+
+# Coverage by sys.monitoring has branches from Python 3.14 on, and is the default there.
+cov: setup ## the suite with branch coverage; fails below 95 %, where ARGS leave nothing out
+	@$(PY) -m coverage erase
+	@$(PY) -m fixtures.servers run -- $(PY) -m coverage run -m pytest $(ARGS)
+	@$(PY) -m coverage combine --quiet
+	@$(if $(ARGS),$(PY) -m coverage report --skip-covered,.ci/coverage-limits $(PY))
 
 check: lint types ## all but tests: lint, format, types, import contracts, migrations
 	@$(PY) -m fixtures.servers run -- $(PY) -m django makemigrations --check --dry-run \
