@@ -8,8 +8,8 @@ KEEP ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-oldest test test-oldest test-wheel cov check lint types fix demo bench bench-quick bench-drain \
-	bench-write bench-due bench-wake bench-bloat bench-rpc bench-backfill bench-plots bench-lock lock build clean
+.PHONY: help setup setup-oldest test test-oldest test-wheel cov check lint types fix demo \
+	bench bench-quick bench-plots bench-lock lock build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -59,32 +59,11 @@ demo: setup ## three silos, real traffic, a SIGKILL and a verdict (SECONDS=60 KE
 
 BENCH = $(PY) -m fixtures.servers run --durable -- $(PY) -W ignore -m tests.benchmarks $(ARGS)
 
-bench: setup ## all benchmarks beside their peers, under 35 minutes; fails if a target is missed
+bench: setup ## benchmarks, under 35 minutes; fails if a target is missed (ARGS="drain write due wake bloat rpc backfill")
 	@$(BENCH)
 
-bench-quick: setup ## the same with fewer messages and runs, under 8 minutes
+bench-quick: setup ## benchmarks with fewer messages and runs, under 8 minutes
 	@$(BENCH) --quick
-
-bench-drain: setup ## how fast messages are handed out, beside peers and the database's limits
-	@$(BENCH) drain
-
-bench-write: setup ## what an outbox adds to a save
-	@$(BENCH) write
-
-bench-due: setup ## finding due shards among millions of messages
-	@$(BENCH) due
-
-bench-wake: setup ## from commit to handler, and what kicks cost writers
-	@$(BENCH) wake
-
-bench-bloat: setup ## minutes of steady writing, free and with an old snapshot
-	@$(BENCH) bloat
-
-bench-rpc: setup ## calls to another silo, alone and in batches
-	@$(BENCH) rpc
-
-bench-backfill: setup ## existing rows in batches against one save() per row, and a million in one go
-	@$(BENCH) backfill
 
 bench-plots: setup ## draw docs/explanation/performance/*.svg from the last results
 	@$(PY) -m tests.benchmarks.plots
