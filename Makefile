@@ -8,8 +8,8 @@ KEEP ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-oldest test test-oldest check lint types fix demo bench bench-quick bench-drain \
-	bench-write bench-due bench-wake bench-bloat bench-rpc bench-backfill bench-plots bench-lock lock build clean
+.PHONY: help setup setup-oldest test test-oldest test-wheel cov check lint types fix demo \
+	bench bench-quick bench-plots bench-lock lock build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,16 @@ test: setup ## run the whole suite on servers of its own (ARGS="-k name -x")
 test-oldest: setup-oldest ## the suite on the oldest Python, Django, psycopg and PostgreSQL
 	@$(OLDEST_PY) -m fixtures.servers run --oldest-postgres -- \
 		$(OLDEST_PY) -m pytest -p no:cacheprovider --ignore=tests/acceptance -m "not acceptance" $(ARGS)
+
+test-wheel: setup ## build the wheel, and run a part of the suite on it, away from the checkout
+	@$(PY) .ci/wheel.py $(ARGS)
+
+# Coverage by sys.monitoring has branches from Python 3.14 on, and is the default there.
+cov: setup ## the suite with branch coverage; fails below 95 %, where ARGS leave nothing out
+	@$(PY) -m coverage erase
+	@$(PY) -m fixtures.servers run -- $(PY) -m coverage run -m pytest $(ARGS)
+	@$(PY) -m coverage combine --quiet
+	@$(if $(ARGS),$(PY) -m coverage report --skip-covered,.ci/coverage-limits $(PY))
 
 check: lint types ## all but tests: lint, format, types, import contracts, migrations
 	@$(PY) -m fixtures.servers run -- $(PY) -m django makemigrations --check --dry-run \
@@ -49,32 +59,11 @@ demo: setup ## three silos, real traffic, a SIGKILL and a verdict (SECONDS=60 KE
 
 BENCH = $(PY) -m fixtures.servers run --durable -- $(PY) -W ignore -m tests.benchmarks $(ARGS)
 
-bench: setup ## all benchmarks beside their peers, under 35 minutes; fails if a target is missed
+bench: setup ## benchmarks, under 35 minutes; fails if a target is missed (ARGS="drain write due wake bloat rpc backfill")
 	@$(BENCH)
 
-bench-quick: setup ## the same with fewer messages and runs, under 8 minutes
+bench-quick: setup ## benchmarks with fewer messages and runs, under 8 minutes
 	@$(BENCH) --quick
-
-bench-drain: setup ## how fast messages are handed out, beside peers and the database's limits
-	@$(BENCH) drain
-
-bench-write: setup ## what an outbox adds to a save
-	@$(BENCH) write
-
-bench-due: setup ## finding due shards among millions of messages
-	@$(BENCH) due
-
-bench-wake: setup ## from commit to handler, and what kicks cost writers
-	@$(BENCH) wake
-
-bench-bloat: setup ## minutes of steady writing, free and with an old snapshot
-	@$(BENCH) bloat
-
-bench-rpc: setup ## calls to another silo, alone and in batches
-	@$(BENCH) rpc
-
-bench-backfill: setup ## existing rows in batches against one save() per row, and a million in one go
-	@$(BENCH) backfill
 
 bench-plots: setup ## draw docs/explanation/performance/*.svg from the last results
 	@$(PY) -m tests.benchmarks.plots
@@ -87,7 +76,8 @@ bench-lock: setup ## renew the locks of the peers and of the plots
 	done
 
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.12 --generate-hashes \
-	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --extra embedded
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+	--extra binary --extra embedded
 
 lock: setup ## renew both lock files
 	@$(LOCK) --upgrade --group dev pyproject.toml --output-file requirements.lock

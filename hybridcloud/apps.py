@@ -5,16 +5,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.apps import AppConfig
+
+from hybridcloud.checks.driver import require_driver
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 class HybridCloudConfig(AppConfig):
-    """Freezes the registries, installs telemetry and sets up the kick."""
+    """Requires a driver, freezes the registries, installs telemetry and sets up the kick."""
 
     name = "hybridcloud"
     label = "hybridcloud"
     verbose_name = "Hybrid cloud"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
+        super().__init__(app_name, app_module)
+        # All apps are made before any model is imported. The first model would load Django's
+        # backend, which says only "Error loading psycopg2 or psycopg module".
+        require_driver()
 
     def ready(self) -> None:
         """Run once, when all models are loaded."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+
+import hybridcloud
 
 NAMES = {
     "silos": """
@@ -73,6 +77,17 @@ def test_public_things_say_what_they_are_for(module: str) -> None:
         if callable(getattr(home, name)) and not (getattr(home, name).__doc__ or "").strip()
     ]
     assert silent == []
+
+
+def test_the_version_is_the_projects() -> None:
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert hybridcloud.__version__ == tomllib.loads(text)["project"]["version"]
+
+
+def test_other_names_of_the_package_are_missing_as_usual() -> None:
+    assert not hasattr(hybridcloud, "version")
+    with pytest.raises(ImportError, match="cannot import name 'outboxes' from 'hybridcloud'"):
+        exec("from hybridcloud import outboxes")
 
 
 def test_producing_models_keep_the_references_methods() -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from tests.benchmarks.__main__ import NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -84,6 +86,31 @@ def test_the_readmes_code_is_a_project_that_works(tmp_path: Path, database: str)
     )
     run("schedule")
     run("pytest", "-q", "-p", "no:cacheprovider", "shop/test_replication.py")
+
+
+def test_make_help_and_the_page_of_performance_name_each_benchmark() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (helped,) = re.findall(r'^bench: .*\(ARGS="([a-z ]+)"\)$', makefile, re.MULTILINE)
+    assert tuple(helped.split()) == NAMES
+    page = (ROOT / "docs/explanation/performance.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^    make bench ARGS=\w+ +# one of them: (.*)$", page, re.MULTILINE)
+    assert tuple(shown.split(", ")) == NAMES
+
+
+def test_make_targets_that_the_docs_name_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    # In code only: "make sure" is prose.
+    named = {
+        (str(page.relative_to(ROOT)), target)
+        for page in pages
+        for target in re.findall(
+            r"(?:`|^    )make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE
+        )
+    }
+    assert named
+    assert {(page, target) for page, target in named if target not in targets} == set()
 
 
 def test_contributings_reading_order_names_files_that_exist_and_stays_short() -> None:

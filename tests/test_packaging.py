@@ -54,8 +54,30 @@ def test_the_wheel_offers_the_pytest_plugin(wheel: zipfile.ZipFile) -> None:
     assert "[pytest11]\nhybridcloud = hybridcloud.testutils.plugin" in wheel.read(name).decode()
 
 
+def test_the_wheel_leaves_the_choice_of_libpq_to_the_application(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    lines = wheel.read(name).decode().splitlines()
+    required = [line for line in lines if line.startswith("Requires-Dist: ")]
+    assert [line for line in required if "extra ==" not in line and "binary" in line] == []
+    assert "Requires-Dist: psycopg[pool]<3.4,>=3.2.4" in required
+    for extra in ("binary", "embedded"):
+        assert f"Requires-Dist: psycopg[binary]<3.4,>=3.2.4; extra == '{extra}'" in required
+
+
+def test_the_range_of_psycopg_is_the_same_wherever_it_is_named() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    ranges = re.findall(r'"psycopg\[\w+\](.*?)"', text)
+    assert len(ranges) == 3
+    assert len(set(ranges)) == 1
+
+
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_has_hashes_and_names_no_host(name: str) -> None:
+def test_a_lock_has_psycopgs_binary(name: str) -> None:
+    assert re.search(r"^psycopg-binary==", (ROOT / name).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_hashes_has_hashes_and_names_no_host(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text
     assert not re.search(r"^--", text, re.MULTILINE)

@@ -4,7 +4,8 @@ E001 unknown key · E002 wrong value · E003 category without scope · E004 outb
 E005 no shard key · E006 manager that produces nothing · W009 receiver without ``**kwargs`` ·
 E014 replicated model without handlers · E015 custom ``on_delete`` · E016 ``on_delete`` in the
 database · W021 no beat schedule · W022 tasks that are lost or run twice · E030 weak RPC secret ·
-W033 no rotation of RPC secrets · W042 notifications that do not arrive · E046 sequence with a cache
+W033 no rotation of RPC secrets · W042 notifications that do not arrive · E046 sequence with a cache ·
+E047 psycopg without libpq
 """
 
 from __future__ import annotations
@@ -13,14 +14,24 @@ from typing import Final
 
 from django.core.checks import Tags, register
 
-from hybridcloud.checks import celery, configuration, handlers, listening, models, sequences
-
 TAG: Final = "hybridcloud"
 
 
 def register_all() -> None:
     """Register the checks; safe to call twice."""
+    # They import models. `driver` runs before models can be imported.
+    from hybridcloud.checks import (  # noqa: PLC0415
+        celery,
+        configuration,
+        driver,
+        handlers,
+        listening,
+        models,
+        sequences,
+    )
+
     for check in (
+        driver.check_driver,
         configuration.check_settings,
         configuration.check_pinned_options,
         models.check_scopes,
