@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HybridCloudConfig(AppConfig):
-    """Requires a driver, freezes the registries, installs telemetry and sets up the kick."""
+    """Requires a driver, freezes the registries, sets up telemetry and kick."""
 
     name = "hybridcloud"
     label = "hybridcloud"

@@ -9,7 +9,9 @@ from django.db.models.signals import post_migrate
 
 from hybridcloud.outbox.triggers.bodies import problem_of
 from hybridcloud.outbox.triggers.install import differences, install, triggered_models
+from hybridcloud.outbox.triggers.runtime import triggered
 from hybridcloud.outbox.write.messages import is_triggered
+from hybridcloud.outbox.write.messages import triggered as around_change
 from hybridcloud.outbox.write.registration import producing_models
 
 if TYPE_CHECKING:
@@ -20,9 +22,8 @@ if TYPE_CHECKING:
 
 def connect(app: AppConfig) -> None:
     """Install triggers after each ``migrate``, and register the checks; called once apps are ready."""
-    post_migrate.connect(
-        _after_migrate, sender=app, dispatch_uid="hybridcloud.outbox.triggers.install"
-    )
+    around_change.fill(triggered)
+    post_migrate.connect(_after_migrate, sender=app, dispatch_uid="hybridcloud.outbox.triggers")
     checks.register(check_models, "hybridcloud")
     checks.register(check_triggers, "hybridcloud", checks.Tags.database)
 

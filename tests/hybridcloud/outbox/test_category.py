@@ -19,6 +19,7 @@ from hybridcloud.outbox import (
     scope_categories,
 )
 from hybridcloud.outbox.declare import category as module
+from hybridcloud.outbox.declare import scope as scopes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,15 +38,15 @@ def make_category(**members: int) -> Any:
 class TestNumbers:
     def test_scope_and_category_are_found_by_their_numbers(self) -> None:
         assert module.find_category(3) is Category.ORGANIZATION_MEMBER_UPDATE
-        assert module.find_scope(1) is Scope.USER_SCOPE
+        assert scopes.find_scope(1) is Scope.USER_SCOPE
         assert module.find_category(7777) is None
-        assert module.find_scope(7777) is None
+        assert scopes.find_scope(7777) is None
 
     def test_names_of_unknown_numbers_say_the_number(self) -> None:
         assert module.category_name(3) == "ORGANIZATION_MEMBER_UPDATE"
         assert module.category_name(7777) == "category 7777"
-        assert module.scope_name(0) == "ORGANIZATION_SCOPE"
-        assert module.scope_name(7777) == "scope 7777"
+        assert scopes.scope_name(0) == "ORGANIZATION_SCOPE"
+        assert scopes.scope_name(7777) == "scope 7777"
 
     def test_a_scope_is_an_integer_that_survives_pickling(self) -> None:
         assert Scope(0) is Scope.ORGANIZATION_SCOPE
@@ -68,7 +69,7 @@ class TestNumbers:
             kind = make_category(A=8001)
             scope = _scope(kind, A=scope_categories(8001, {kind.A}))
         assert module.find_category(8001) is kind.A
-        assert module.find_scope(8001) is scope.A
+        assert scopes.find_scope(8001) is scope.A
         assert kind.A.get_scope() is scope.A
 
     def test_a_reloaded_class_forgets_numbers_that_it_no_longer_has(self) -> None:
@@ -120,7 +121,7 @@ class TestMistakes:
             ConfigurationError, match=r"Duplicate number 0: scope .*Lane\.ONE.*ORGANIZATION_SCOPE"
         ):
             _scope(kind, ONE=scope_categories(0, {kind.A}))
-        assert module.find_scope(0) is Scope.ORGANIZATION_SCOPE
+        assert scopes.find_scope(0) is Scope.ORGANIZATION_SCOPE
         assert kind in module.categories_without_scope()
 
     @pytest.mark.parametrize("number", [-1, 10_000])
@@ -224,7 +225,7 @@ class TestMistakes:
         kind = make_category(A=8001, B=8002)
         with pytest.raises(ConfigurationError):
             _scope(kind, ONE=scope_categories(8001, {kind.A}))
-        assert module.find_scope(8001) is None
+        assert scopes.find_scope(8001) is None
 
 
 class TestPolicy:
@@ -250,8 +251,8 @@ class TestPolicy:
             ONE=scope_categories(8001, {kind.A}),
             GONE=scope_categories(8002, set(), retired={kind.OLD}),
         )
-        assert module.is_retired(8002)
-        assert not module.is_retired(8001)
+        assert scopes.is_retired(8002)
+        assert not scopes.is_retired(8001)
         assert kind.OLD.get_scope() is scope.GONE
         with pytest.raises(ConfigurationError, match="Duplicate number 8002"):
             OutboxCategory("Other", {"B": 8002}, module=__name__, qualname="Other")
