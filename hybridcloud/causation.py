@@ -113,7 +113,7 @@ class beginning:  # noqa: N801 - used like a function
 
     __slots__ = ("_token",)
 
-    def __enter__(self) -> Callable[[First | None], object]:
+    def __enter__(self) -> Callable[[First | Causation | None], object]:
         self._token = _here.set(None)
         return _here.set
 

@@ -14,7 +14,7 @@ from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.declare.scope import all_scopes
 from hybridcloud.outbox.deliver import tasks
-from hybridcloud.outbox.drain.loop import BUDGET, TURN
+from hybridcloud.outbox.drain.limits import LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,7 +106,7 @@ def _longest_drain() -> float:
         settings().handler_timeout,
         *(scope.policy.handler_timeout or 0.0 for scope in all_scopes()),
     )
-    return BUDGET + slowest + TURN + slowest
+    return LIMITS.budget_s + slowest + LIMITS.time_slice_s + slowest
 
 
 def _short_visibility(app: Celery) -> Iterator[CheckMessage]:

@@ -13,7 +13,8 @@ from hybridcloud.outbox.deliver.inline import drain_shard
 from hybridcloud.outbox.drain.due import find_due_shards
 from hybridcloud.outbox.drain.lease import claim_if_due
 from hybridcloud.outbox.operate.depths import shard_depths
-from hybridcloud.outbox.store.switches import is_switched_off
+from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.tables import OutboxTable, TargetCell
 from hybridcloud.outbox.write.context import save_message, write_messages
 from silos import SiloMode, cell_silo_model, control_silo_model
@@ -74,22 +75,23 @@ class OutboxBase(OutboxTable):
 
     def should_skip_shard(self) -> bool:
         """Say whether a kill switch stops this message's whole shard."""
-        return is_switched_off(type(self), self.shard_key())
+        return kill_switches.current().stops(ShardKey.of_columns(self.shard_key()))
 
     @classmethod
     def find_scheduled_shards(cls, limit: int = 1000) -> list[tuple[Any, ...]]:
         """Return shards that are due: with messages, not in backoff, not leased, not switched off."""
-        return find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
+        found = find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
+        return [key.columns() for key in found]
 
     @classmethod
     def prepare_next_from_shard(cls, shard: Sequence[Any]) -> Self | None:
         """Claim the shard's lease and return its first message; None if it isn't due or is taken."""
-        leases = claim_if_due(cls, tuple(shard), alias=alias_for_model(cls))
+        leases = claim_if_due(cls, ShardKey.of_columns(shard), alias=alias_for_model(cls))
         return None if leases is None else cls._first_of(leases)
 
     @classmethod
     def _first_of(cls, leases: Leases) -> Self | None:
-        columns = dict(zip(cls.sharding_columns, leases.keys[0], strict=True))
+        columns = dict(zip(cls.sharding_columns, leases.keys[0].columns(), strict=True))
         alias = leases.engine.alias
         first = cls.objects.using(alias).filter(**columns).order_by("id").first()
         if first is None:

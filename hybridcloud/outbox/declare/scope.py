@@ -70,6 +70,11 @@ class Policy:
     categories: frozenset[OutboxCategory] = frozenset()
     retired: frozenset[OutboxCategory] = frozenset()
 
+    @property
+    def is_special(self) -> bool:
+        """Whether a handler is called in another way than the ordinary one."""
+        return self.atomic or self.delivery is Delivery.AT_MOST_ONCE
+
 
 @dataclass(frozen=True, slots=True)
 class ScopeDeclaration:

@@ -1,4 +1,4 @@
-"""What happens to messages after their commit: without it every change would wait for the next beat (ENGINE 5).
+"""What happens to messages after their commit.
 
 A sync flush handles the groups of its own messages, not the backlog of others,
 and never turns a saved change into an error for its caller.
@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import DatabaseError
@@ -21,17 +21,19 @@ from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.declare.scope import find_scope
 from hybridcloud.outbox.deliver.kick import kick
-from hybridcloud.outbox.drain.call import policy_of
-from hybridcloud.outbox.drain.lease import Leases
-from hybridcloud.outbox.drain.work import Pass
+from hybridcloud.outbox.drain.gate import is_shard_stopped
+from hybridcloud.outbox.drain.lease import Leases, pauses
+from hybridcloud.outbox.drain.shard import policy_of
+from hybridcloud.outbox.drain.work import Work
 from hybridcloud.outbox.store import switches as kill_switches
-from hybridcloud.outbox.store.session import Engine, Key
+from hybridcloud.outbox.store.session import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hybridcloud.conf import FlushMode
     from hybridcloud.outbox.drain.read import Reader
+    from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.write.after_commit import Batch, WrittenRow
@@ -41,9 +43,6 @@ MOST_AT_ONCE: Final = 1000
 """A commit that wrote more messages than this wakes a drainer instead of handling them itself."""
 MOST_AHEAD: Final = 100
 """In scopes that do not coalesce: a flush kicks when more than so many messages are before its own."""
-_FIRST_POLL: Final = 0.002
-_LONGEST_POLL: Final = 0.05
-_GROWTH: Final = 1.7
 
 
 _raise_failures: ContextVar[bool] = ContextVar("hybridcloud_flush_raises", default=False)
@@ -146,18 +145,18 @@ class _Flush:
 
     def __init__(self, written: Written) -> None:
         self._engine = Engine(written.outbox, written.alias)
-        self._own: dict[Key, list[WrittenRow]] = {}
+        self._own: dict[ShardKey, list[WrittenRow]] = {}
         for row in written.rows:
-            self._own.setdefault(tuple(row.shard), []).append(row)
+            self._own.setdefault(row.shard, []).append(row)
         self._switches: Switches = kill_switches.current()
         self._kick = False
 
     def run(self) -> None:
         self._engine.refuse_transaction("a flush")
-        waiting: list[Key] = []
-        coalescing: list[Key] = []
+        waiting: list[ShardKey] = []
+        coalescing: list[ShardKey] = []
         for key in sorted(self._own):
-            if self._switches.stops(key):
+            if is_shard_stopped(self._switches, key):
                 continue
             if _coalesces(key):
                 coalescing.append(key)
@@ -171,7 +170,7 @@ class _Flush:
         if self._kick:
             kick(self._engine.outbox, self._engine.alias)
 
-    def _claim_and_drain(self, keys: Sequence[Key]) -> list[Key]:
+    def _claim_and_drain(self, keys: Sequence[ShardKey]) -> list[ShardKey]:
         """Drain what can be claimed at once; return the shards that could not."""
         leases = Leases(self._engine)
         if self._claim(leases, keys):
@@ -180,7 +179,7 @@ class _Flush:
             return [key for key in keys if key not in taken]
         return list(keys)
 
-    def _claim(self, leases: Leases, keys: Sequence[Key]) -> bool:
+    def _claim(self, leases: Leases, keys: Sequence[ShardKey]) -> bool:
         if len(keys) == 1 and _coalesces(keys[0]):
             # As in most flushes.
             return leases.claim_and_read(keys[0], *self._read_own_groups()(keys))
@@ -189,7 +188,7 @@ class _Flush:
     def _drain(self, leases: Leases) -> None:
         keys = list(leases.keys)
         ordered = len(keys) == 1 and not _coalesces(keys[0])
-        run = Pass(
+        work = Work(
             self._engine,
             leases,
             self._switches,
@@ -201,11 +200,11 @@ class _Flush:
             leases.release()
             self._kick = True
             return
-        run.run()
-        self._kick = self._kick or bool(run.freed)
+        done = work.run()
+        self._kick = self._kick or bool(done.freed)
 
     def _read_own_groups(self) -> Reader:
-        def statement(keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
+        def statement(keys: Sequence[ShardKey]) -> tuple[str, dict[str, Any]]:
             groups = {
                 (row.category, row.object_identifier) for key in keys for row in self._own[key]
             }
@@ -218,26 +217,28 @@ class _Flush:
 
         return statement
 
-    def _read_from_head(self, key: Key) -> Reader:
+    def _read_from_head(self, key: ShardKey) -> Reader:
         own = self._own[key]
 
-        def statement(keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:  # noqa: ARG001 - a Reader
+        def statement(keys: Sequence[ShardKey]) -> tuple[str, dict[str, Any]]:  # noqa: ARG001 - a Reader
             newest = max(row.id for row in own)
             return "fetch", {"bound": newest, "most": len(own) + MOST_AHEAD}
 
         return statement
 
-    def _is_far_behind(self, key: Key) -> bool:
+    def _is_far_behind(self, key: ShardKey) -> bool:
         first = min(row.id for row in self._own[key])
         params = {"first": first, "most": MOST_AHEAD + 1, **self._engine.keys([key])}
         return int(self._engine.query("before", params)[0][0]) > MOST_AHEAD
 
-    def _wait(self, key: Key, deadline: float) -> None:
+    def _wait(self, key: ShardKey, deadline: float) -> None:
         """Wait for the drainer that has the shard; return as soon as one's own messages are gone."""
-        ids = [row.id for row in self._own[key]]
-        pause = _FIRST_POLL
-        while True:
-            params = {"ids": ids, "heed": True, **self._engine.keys([key])}
+        params = {
+            "ids": [row.id for row in self._own[key]],
+            "heed": True,
+            **self._engine.keys([key]),
+        }
+        for _ in pauses(self._engine, deadline):
             left, blocked = self._engine.query("own_left", params)[0]
             if not left or blocked:
                 return
@@ -245,14 +246,8 @@ class _Flush:
             if leases.claim_known([key]):
                 self._drain(leases)
                 return
-            if monotonic() + pause > deadline:
-                self._kick = True
-                return
-            for seam in hooks.active.before_wait:
-                seam()
-            sleep(pause)
-            pause = min(pause * _GROWTH, _LONGEST_POLL)
+        self._kick = True
 
 
-def _coalesces(key: Key) -> bool:
-    return policy_of(find_scope(key[-2])).coalesce
+def _coalesces(key: ShardKey) -> bool:
+    return policy_of(find_scope(key.scope)).coalesce

@@ -1,29 +1,28 @@
-"""Drains at somebody's word: without it a test, an upgrade or the loop of a user's own could only wait for tasks."""
+"""Drains in the calling process: for tests, upgrades and a user's own loop."""
 
 from __future__ import annotations
 
-from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final
+from time import monotonic
+from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, router
 
-from hybridcloud import hooks
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxDatabaseError
-from hybridcloud.outbox.drain.lease import Leases
-from hybridcloud.outbox.drain.loop import BUDGET, Drainer
+from hybridcloud.outbox.drain.gate import is_shard_stopped
+from hybridcloud.outbox.drain.lease import Leases, pauses
+from hybridcloud.outbox.drain.limits import LIMITS, Limits
+from hybridcloud.outbox.drain.loop import Drainer
 from hybridcloud.outbox.drain.parked import bring_back
 from hybridcloud.outbox.drain.read import read_all
-from hybridcloud.outbox.drain.work import Pass
+from hybridcloud.outbox.drain.work import Work
 from hybridcloud.outbox.store import switches as kill_switches
-from hybridcloud.outbox.store.session import NO_BOUND, Engine, Key
+from hybridcloud.outbox.store.key import ShardKey
+from hybridcloud.outbox.store.session import NO_BOUND, Engine
 
 if TYPE_CHECKING:
     from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
-
-_FIRST_POLL: Final = 0.002
-_LONGEST_POLL: Final = 0.05
 
 
 def drain_outbox(
@@ -59,14 +58,16 @@ def drain_outbox(
     return drainer.once()
 
 
-def drain_shard(message: OutboxTable, *, flush_all: bool, leases: Leases | None) -> None:
+def drain_shard(
+    message: OutboxTable, *, flush_all: bool, leases: Leases | None, limits: Limits = LIMITS
+) -> None:
     """Drain the shard of a message; see `OutboxTable.drain_shard`."""
-    outbox, key = type(message), message.shard_key()
+    outbox, key = type(message), ShardKey.of_columns(message.shard_key())
     alias = message._state.db or router.db_for_write(outbox)
     engine = Engine(outbox, alias)
     engine.refuse_transaction(f"a drain of shard {key}")
     try:
-        _drain_known(engine, key, flush_all=flush_all, leases=leases)
+        _drain_known(engine, key, flush_all=flush_all, leases=leases, limits=limits)
     except DatabaseError as exc:
         if isinstance(exc, OutboxDatabaseError):
             raise
@@ -77,46 +78,40 @@ def drain_shard(message: OutboxTable, *, flush_all: bool, leases: Leases | None)
 
 
 def _drain_known(
-    engine: Engine, key: Key, *, flush_all: bool, leases: Leases | None = None
+    engine: Engine, key: ShardKey, *, flush_all: bool, leases: Leases | None, limits: Limits
 ) -> None:
-    deadline = monotonic() + BUDGET
+    deadline = monotonic() + limits.budget_s
     bound = NO_BOUND
     if not flush_all:
         bound = engine.query("newest", engine.keys([key]))[0][0] or 0
     while monotonic() < deadline:
         switches = kill_switches.current()
-        if switches.stops(key):
+        if is_shard_stopped(switches, key):
             return
         leases = leases or claim_one(engine, key, switches)
         if leases is None:
             return
-        run = Pass(
+        work = Work(
             engine,
             leases,
             switches,
-            read=read_all(bound),
+            limits,
+            read=read_all(bound, limits=limits),
             raise_failures=True,
             heed_backoff=False,
-            turn=max(0.0, deadline - monotonic()),
+            time_slice=max(0.0, deadline - monotonic()),
         )
         leases = None
-        if not run.run():
+        if not work.run().moved:
             return
 
 
-def claim_one(engine: Engine, key: Key, switches: Switches) -> Leases | None:
+def claim_one(engine: Engine, key: ShardKey, switches: Switches) -> Leases | None:
     """Claim one shard, whatever its backoff; wait at most ``FLUSH_WAIT`` for another drainer."""
-    deadline = monotonic() + settings().flush_wait
-    pause = _FIRST_POLL
-    while True:
+    for _ in pauses(engine, monotonic() + settings().flush_wait):
         leases = Leases(engine)
         if leases.claim_known([key], heed_backoff=False) or leases.claim_suspect(
             switches=switches, only=[key], heed_backoff=False
         ):
             return leases
-        if monotonic() + pause > deadline or engine.in_testcase:
-            return None
-        for seam in hooks.active.before_wait:
-            seam()
-        sleep(pause)
-        pause = min(pause * 1.7, _LONGEST_POLL)
+    return None

@@ -224,14 +224,16 @@ def _drain(
     after: Sequence[int],
     most: int | None,
 ) -> None:
-    from hybridcloud.outbox.drain.loop import SHARDS_PER_PASS, Drainer  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.drain.limits import LIMITS  # noqa: PLC0415 - Django app registry
+    from hybridcloud.outbox.drain.loop import Drainer  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
 
     _forget_kick(queue_name(mode, cell))
     for outbox in outbox_models(mode):
         if outbox_name in (None, outbox._meta.label):
             Drainer(outbox, alias_for_model(outbox)).sweep(
-                after=tuple(after), most=min(most or SHARDS_PER_PASS, SHARDS_PER_PASS)
+                after=(after[0], after[1]),
+                most=min(most or LIMITS.shards_per_pass, LIMITS.shards_per_pass),
             )
 
 

@@ -1,18 +1,18 @@
-"""Finds due shards and spreads them over drain tasks: without it a message whose flush failed would lie for ever."""
+"""What a scheduler tick does besides finding due shards."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from hybridcloud.outbox.declare.scope import find_scope
-from hybridcloud.outbox.drain.call import policy_of
 from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.drain.parked import bring_back
+from hybridcloud.outbox.drain.shard import policy_of
 from hybridcloud.outbox.store import switches as kill_switches
-from silos import SiloMode
+from hybridcloud.outbox.store.key import ShardKey
 
 if TYPE_CHECKING:
-    from hybridcloud.outbox.store.session import Engine, Key
+    from hybridcloud.outbox.store.session import Engine
     from hybridcloud.outbox.store.switches import Switches
 
 MOST_FOUND: Final = 10_000
@@ -36,22 +36,18 @@ def tick(engine: Engine) -> int:
     return moved
 
 
-def _switched_off(engine: Engine, switches: Switches) -> list[Key]:
+def _switched_off(engine: Engine, switches: Switches) -> list[ShardKey]:
     """Return switched-off shards of coalescing scopes that are deep."""
     if not switches.shards:
         return []
     depths = engine.query("depths", {"most": MOST_FOUND})
-    control = engine.outbox.silo_mode is SiloMode.CONTROL
+    deep = [ShardKey(*key) for *key, depth in depths if depth > COMPACT_FROM]
     return [
-        tuple(key)
-        for *key, depth in depths
-        if depth > COMPACT_FROM
-        and policy_of(find_scope(key[-2])).coalesce
-        and switches.stops_shard(key[-2], key[-1], key[0] if control else None)
+        key for key in deep if policy_of(find_scope(key.scope)).coalesce and switches.stops(key)
     ]
 
 
-def _compact(engine: Engine, key: Key) -> None:
+def _compact(engine: Engine, key: ShardKey) -> None:
     leases = Leases(engine)
     if leases.claim_known([key], heed_backoff=False):
         try:

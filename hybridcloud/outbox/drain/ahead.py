@@ -1,19 +1,17 @@
-"""Remembers what of an outbox table is gone for good: without it an old snapshot would slow every pass.
+"""Goes ahead by ids where an old snapshot makes every look for due shards slow.
 
-While some transaction keeps an old snapshot, a report or a dump, rows that were
-deleted since stay in the indexes, and each look for due shards steps over all
-of them. A drainer that finds its looks slow therefore goes ahead by ids: it
-looks at messages behind an id up to which all had their turn, and reads a shard
-behind the id up to which it has itself seen the shard empty.
+While some transaction keeps an old snapshot, a report or a dump, rows that were deleted since stay
+in the indexes, and each look for due shards steps over all of them. A drainer that finds its looks
+slow therefore goes ahead by ids: it looks at messages behind an id up to which all had their time
+slice, and reads a shard behind the id up to which it has itself seen the shard empty.
 
-Both ids are behind no message that may still appear: ids are drawn before they
-are committed, so an id counts as settled only once everybody who wrote when it
-was read has ended (ENGINE 7). So nothing is passed by and no order changes.
+Neither id passes a message that may still appear: ids are drawn before they are committed, so an
+id counts as settled only once every writer of that moment has ended (`store.fence`). So nothing
+is missed and no order changes.
 
-What is there though it was passed, since it waited for its next try or was
-brought back with its old id, is found by looks behind: by the primary key they
-step over the dead ten times faster than a look at everything does, shard by
-shard. Both read shards from their heads, whatever is remembered, and each takes
+What is there though it was passed, since it waited for its next try or was brought back with its
+old id, is found by looks behind: by the primary key they step over the dead rows ten times faster
+than a look at everything does, shard by shard. Both read shards from their heads, and each takes
 a small share of the time, however long the snapshot is held.
 """
 
@@ -21,51 +19,51 @@ from __future__ import annotations
 
 import logging
 import threading
+from itertools import filterfalse
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from django.db import DatabaseError
 
+from hybridcloud.outbox.drain.due import cursor_at, round_robin_of
+from hybridcloud.outbox.drain.limits import LIMITS, Limits
+from hybridcloud.outbox.drain.read import NOTHING_KNOWN
 from hybridcloud.outbox.store.fence import Fence
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import NO_BOUND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sized
+    from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 
-    from hybridcloud.outbox.store.session import Engine, Key, Rows
+    from hybridcloud.outbox.drain.work import Done
+    from hybridcloud.outbox.store.session import Engine
+    from hybridcloud.outbox.store.switches import Switches
 
 _LOG = logging.getLogger(__name__)
-EVERY: Final = 10.0
-"""Seconds after which a drainer looks again at what it has passed; more, where the look would take too much of them."""
-BEHIND: Final = 20
-"""A drainer that goes ahead looks behind for at most so small a part of its time: a twentieth."""
-EVERYTHING: Final = 100
-"""The same for what claims at looks at everything take too long; to read the shards takes about as long again."""
-ROWS: Final = 5000
-"""Messages that one look by ids returns at most."""
-LEASE_BYTES: Final = 1_000_000
-"""Size of the lease table, with its indexes, from which it is worth a rewrite."""
-_SETTLE_EVERY: Final = 0.1
 _MOST_KNOWN: Final = 100_000
-# A claim of 512 shards takes 10 to 15 ms, of one shard less than 2.
-_SLOW: Final = 0.005
-_SLOW_SHARD: Final = 0.000_05
-_SLOW_CLAIMS: Final = 3
-"""Slow claims one after another that may be no accident."""
-# A look behind that finds little and takes no longer has stepped over so few dead that no claim is slow for them.
-_QUICK: Final = 0.001
+type Rows = list[tuple[ShardKey, int]]
+"""Messages: their shards and ids."""
+
+
+type _Turn = tuple[int, dict[ShardKey, int] | None]
+
+
+class Drain(Protocol):
+    """Drains those of some shards that are free, and remembers what is known of them."""
+
+    def __call__(self, keys: Sequence[ShardKey], known: Mapping[ShardKey, int]) -> Done | None:
+        """Return what was done; None: no shard was free."""
+        ...
 
 
 class _Pace:
     """How often a kind of look is taken.
 
     Args:
-        share: how many times longer than such a look it is to the next one.
         cells: all target cells that are looked at so; they share the time.
     """
 
-    def __init__(self, share: int, cells: Sized) -> None:
-        self._share = share
+    def __init__(self, cells: Sized) -> None:
         self._cells = cells
         self.due = float("-inf")
 
@@ -73,9 +71,9 @@ class _Pace:
     def is_due(self) -> bool:
         return monotonic() >= self.due
 
-    def looked(self, seconds: float) -> None:
-        """Note that such a look has taken so many seconds."""
-        self.due = monotonic() + max(EVERY, seconds * self._share * len(self._cells))
+    def looked(self, seconds: float, share: int, least: float) -> None:
+        """Note that such a look has taken so many seconds; it may take one of so many parts of the time."""
+        self.due = monotonic() + max(least, seconds * share * len(self._cells))
 
 
 class _Round:
@@ -92,7 +90,7 @@ class _Round:
         self.at = passed
         self.to = NO_BOUND
         self.settled = settled
-        self.left: dict[Key, int] = {}
+        self.left: dict[ShardKey, int] = {}
 
     @property
     def passed(self) -> int:
@@ -100,25 +98,27 @@ class _Round:
         return min([self.settled, self.to, *(first - 1 for first in self.left.values())])
 
 
-class Horizon:
+class Ahead:
     """What one thread of a drainer knows of an outbox table; in control, of one target cell's part of it.
 
     Args:
         cells: all target cells of the table that the thread knows of.
 
     Attributes:
+        limits: when looks are slow, and how often each kind is taken.
         emptied: shards with the id up to which nothing of them is left.
-        passed: the id up to which all messages had their turn.
+        passed: the id up to which all messages had their time slice.
         settled: the id up to which all messages are committed or will never be.
     """
 
     def __init__(self, cells: Sized) -> None:
-        self.emptied: dict[Key, int] = {}
+        self.limits = LIMITS
+        self.emptied: dict[ShardKey, int] = {}
         self.passed = 0
         self.settled = 0
         self._slow_claims = 0
-        self._everything = _Pace(EVERYTHING, cells)
-        self._behind = _Pace(BEHIND, cells)
+        self._everything = _Pace(cells)
+        self._behind = _Pace(cells)
         self._claiming = 0.0
         self._begun: int | None = None
         self._round: _Round | None = None
@@ -128,7 +128,7 @@ class Horizon:
 
     @property
     def _is_slow(self) -> bool:
-        return self._slow_claims >= _SLOW_CLAIMS
+        return self._slow_claims >= self.limits.slow_claims
 
     @property
     def leads(self) -> bool:
@@ -138,29 +138,82 @@ class Horizon:
     def begin(self, engine: Engine) -> None:
         """Begin a look at everything, which reads each shard from its head."""
         if self._is_slow:
-            _rewrite_leases(engine)
+            _rewrite_leases(engine, self.limits.lease_bytes)
         self._begun, self._round = self.settled, None
         self._claiming = 0.0
         self.emptied.clear()
 
     def claimed(self, seconds: float, shards: int) -> None:
         """Learn from how long a claim of so many shards took whether looks at everything are slow."""
-        excess = seconds - _SLOW - _SLOW_SHARD * shards
+        excess = seconds - self.limits.slow_s - self.limits.slow_shard_s * shards
         self._claiming += max(0.0, excess)
         self._slow_claims = self._slow_claims + 1 if excess > 0 else 0
 
-    def left(self, left: Mapping[Key, int]) -> None:
-        """Note what a pass of the look at everything left: see `Pass.left`."""
+    def drained(self, engine: Engine, done: Done, settled: int) -> None:
+        """Learn from a pass.
+
+        Args:
+            engine: the outbox table.
+            done: what the pass has done.
+            settled: what was settled before it read.
+        """
         if self._begun is not None:
-            self._begun = min([self._begun, *(first - 1 for first in left.values())])
+            # Of the look at everything: what it left was not passed.
+            self._begun = min([self._begun, *(first - 1 for first in done.left.values())])
+        self._empty(done.emptied, settled)
+        self._settle(engine, done.newest_read)
 
     def ended(self) -> None:
         """Note that the look at everything is at its end."""
         if self._begun is not None:
             self.passed = self._begun
-            self._everything.looked(self._claiming)
+            self._everything.looked(
+                self._claiming, self.limits.everything_share, self.limits.look_every_s
+            )
             self.look_again()
         self._begun = None
+
+    def go(
+        self,
+        engine: Engine,
+        cell: str | None,
+        most: int,
+        drain: Drain,
+        *,
+        switches: Switches,
+        is_over: Callable[[], bool],
+    ) -> tuple[int, bool]:
+        """Drain what was passed, if it is time, and what is next, by so many shards at once.
+
+        Returns:
+            How many messages moved, and whether there is more.
+        """
+
+        def drain_shards_of(rows: Rows, look: str, known: Mapping[ShardKey, int]) -> _Turn:
+            robin = round_robin_of(engine, look)
+            moved, left = 0, dict[ShardKey, int]()
+            wanted = filterfalse(switches.stops, {key for key, _ in rows})
+            for keys in robin.shards(cell, wanted, most):
+                if moved and is_over():
+                    return moved, None
+                done = drain(keys, known)
+                if done is not None:
+                    moved += done.moved
+                    left.update(done.left)
+                    robin.ended_at(cell, cursor_at(done.ended_at or keys[-1]))
+                    if done.ended_at is not None:
+                        return moved, None
+            robin.ended_at(cell, None)
+            return moved, left
+
+        behind = 0
+        if rows := self.behind(engine, cell):
+            behind, _ = drain_shards_of(rows, "behind", NOTHING_KNOWN)
+        if behind and is_over():
+            return behind, True
+        ahead, left = drain_shards_of(self.ahead(engine, cell), "", self.emptied)
+        goes_on = left is None or self.went_ahead(left)
+        return behind + ahead, goes_on or behind + ahead > 0
 
     def ahead(self, engine: Engine, cell: str | None) -> Rows:
         """Return the next messages behind `passed`: their shards and ids.
@@ -170,11 +223,11 @@ class Horizon:
         """
         self._begun = None  # a look at everything that was left off for this ends no more
         this = self._round = self._round or _Round(self.passed, self.settled)
-        rows = engine.query("ahead", {"cell": cell, "passed": this.at, "most": ROWS})
-        this.to = rows[-1][-1] if len(rows) == ROWS else NO_BOUND
-        return [row for row in rows if row[:-1] not in this.left]
+        rows = self._look(engine, "ahead", cell, this.at)
+        this.to = rows[-1][-1] if len(rows) == self.limits.rows_per_look else NO_BOUND
+        return [row for row in rows if row[0] not in this.left]
 
-    def went_ahead(self, left: Mapping[Key, int]) -> bool:
+    def went_ahead(self, left: Mapping[ShardKey, int]) -> bool:
         """Note that what `ahead` returned had its turn, but for what was left; say whether there is more to do."""
         this = self._round
         if this is None:
@@ -194,20 +247,24 @@ class Horizon:
         """
         if not self._behind.is_due:
             return []
-        _rewrite_leases(engine)
+        _rewrite_leases(engine, self.limits.lease_bytes)
         begun = monotonic()
-        rows = engine.query("behind", {"cell": cell, "passed": self.passed, "most": ROWS})
+        rows = self._look(engine, "behind", cell, self.passed)
         seconds = monotonic() - begun
-        self._behind.looked(seconds)
-        if seconds < _QUICK:
+        self._behind.looked(seconds, self.limits.behind_share, self.limits.look_every_s)
+        if seconds < self.limits.quick_s:
             self._slow_claims = 0
         return rows
+
+    def _look(self, engine: Engine, name: str, cell: str | None, passed: int) -> Rows:
+        params = {"cell": cell, "passed": passed, "most": self.limits.rows_per_look}
+        return [(ShardKey(*key), each) for *key, each in engine.query(name, params)]
 
     def look_again(self) -> None:
         """Look behind as soon as may be: something came back with an old id."""
         self._behind.due = float("-inf")
 
-    def empty(self, keys: Iterable[Key], settled: int) -> None:
+    def _empty(self, keys: Iterable[ShardKey], settled: int) -> None:
         """Remember shards of which everything was read, handled and deleted.
 
         Args:
@@ -220,7 +277,7 @@ class Horizon:
             self.emptied.clear()
         self.emptied.update(dict.fromkeys(keys, settled))
 
-    def settle(self, engine: Engine, newest: int) -> None:
+    def _settle(self, engine: Engine, newest: int) -> None:
         """Move on what is settled, towards the newest id that was read.
 
         Args:
@@ -228,7 +285,7 @@ class Horizon:
             newest: an id that was seen committed, before this call.
         """
         now = monotonic()
-        if not self._is_slow or now - self._settled_at < _SETTLE_EVERY:
+        if not self._is_slow or now - self._settled_at < self.limits.settle_every_s:
             return
         self._settled_at = now
         if self._fence is None and newest > self.settled:
@@ -238,9 +295,9 @@ class Horizon:
             self.settled, self._fence = self._candidate, None
 
 
-def _rewrite_leases(engine: Engine) -> None:
+def _rewrite_leases(engine: Engine, least: int) -> None:
     """Free the lease table of its dead rows, if they are many and nobody uses it just now."""
-    if engine.connection.in_atomic_block or engine.query("lease_bytes", {})[0][0] < LEASE_BYTES:
+    if engine.connection.in_atomic_block or engine.query("lease_bytes", {})[0][0] < least:
         return
     try:
         engine.query("rewrite_leases", {})
@@ -249,23 +306,22 @@ def _rewrite_leases(engine: Engine) -> None:
         _LOG.info("%s not rewritten: %s", engine.tables.lease, exc)
 
 
-NOTHING_KNOWN: Final[Mapping[Key, int]] = {}
-
-
 class _Known(threading.local):
     def __init__(self) -> None:
-        self.horizons: dict[tuple[str, str], dict[str | None, Horizon]] = {}
+        self.tables: dict[tuple[str, str], dict[str | None, Ahead]] = {}
 
 
 _known = _Known()
 
 
-def horizon_of(engine: Engine, cell: str | None) -> Horizon:
+def ahead_of(engine: Engine, cell: str | None, limits: Limits = LIMITS) -> Ahead:
     """Return what this thread knows of an outbox table, or of one target cell's part of it."""
-    cells = _known.horizons.setdefault((engine.tables.label, engine.alias), {})
-    return cells.setdefault(cell, Horizon(cells))
+    cells = _known.tables.setdefault((engine.tables.label, engine.alias), {})
+    known = cells.setdefault(cell, Ahead(cells))
+    known.limits = limits
+    return known
 
 
 def forget() -> None:
     """Forget what this thread knows, as between two tests."""
-    _known.horizons.clear()
+    _known.tables.clear()

@@ -1,7 +1,6 @@
-"""Calls handlers: without it a message would be read and nobody told.
+"""Hands messages to their receivers; nothing else sends the signals.
 
-Three ways, by the scope's policy: plainly, inside a transaction with the
-acknowledgement (atomic scopes), or after it (at-most-once scopes).
+No transaction of the engine is open around a handler, except in atomic scopes.
 """
 
 from __future__ import annotations
@@ -10,89 +9,28 @@ import json
 import traceback
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from django.db import transaction
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from hybridcloud import causation, hooks
-from hybridcloud.conf import settings
-from hybridcloud.errors import OutboxRecursionLimitError
-from hybridcloud.outbox.declare.category import category_name, find_category
-from hybridcloud.outbox.declare.scope import Policy, is_retired
-from hybridcloud.outbox.declare.signals import (
-    RetryLater,
-    process_cell_outbox,
-    process_control_outbox,
-)
-from hybridcloud.outbox.drain.coalesce import (
-    CATEGORY,
-    HEADERS,
-    ID,
-    OBJECT,
-    PAYLOAD,
-    dates_of,
-)
+from hybridcloud.outbox.declare.signals import RetryLater
+from hybridcloud.outbox.drain.coalesce import moment
+from hybridcloud.outbox.drain.gate import signal_of
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
 from silos.mode import get_current_silo
 from silos.router import silo_aliases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from django.dispatch import Signal
-
-    from hybridcloud.outbox.declare.category import OutboxCategory
-    from hybridcloud.outbox.declare.scope import OutboxScope
-    from hybridcloud.outbox.drain.coalesce import Group, Message
+    from hybridcloud.outbox.drain.coalesce import Message
+    from hybridcloud.outbox.drain.gate import Route
+    from hybridcloud.outbox.drain.lease import Leases
     from hybridcloud.outbox.drain.shard import Shard
-    from hybridcloud.outbox.drain.work import Pass
     from hybridcloud.outbox.store.session import Engine
 
-NOT_FINISHED: Final = "started, not finished"
-_DEFAULT_POLICY: Final = Policy()
 # What PostgreSQL makes of jsonb begins with no space: half of what json.loads does is not needed.
-decode: Final = json.JSONDecoder().raw_decode
-
-
-def policy_of(scope: OutboxScope | None) -> Policy:
-    """Return the policy of a scope; of one that the running code does not know, the default."""
-    return _DEFAULT_POLICY if scope is None else scope.policy
-
-
-def signal_of(engine: Engine) -> Signal:
-    """Return the signal by which an outbox table's messages are handed out."""
-    is_control = engine.outbox.silo_mode is SiloMode.CONTROL
-    return process_control_outbox if is_control else process_cell_outbox
-
-
-def has_receiver(engine: Engine, category: int) -> bool:
-    """Say whether the running code knows the category and listens to it (rule 3)."""
-    member = find_category(category)
-    return member is not None and signal_of(engine).has_listeners(member)
-
-
-class Route(NamedTuple):
-    """Where the messages of a category go.
-
-    Attributes:
-        category: the category; None: the running code does not know it.
-        name: its name.
-        is_retired: nothing handles it any more.
-        is_open: it is known, in use, and somebody listens.
-    """
-
-    category: OutboxCategory | None
-    name: str
-    is_retired: bool
-    is_open: bool
-
-
-def route_of(engine: Engine, category: int) -> Route:
-    """Look a category up: as the code is now, and who listens now."""
-    retired = is_retired(category)
-    is_open = not retired and has_receiver(engine, category)
-    return Route(find_category(category), category_name(category), retired, is_open)
+_decode: Final = json.JSONDecoder().raw_decode
 
 
 def own_silo(engine: Engine) -> AbstractContextManager[object]:
@@ -105,88 +43,91 @@ def own_silo(engine: Engine) -> AbstractContextManager[object]:
     return assume_silo(SiloMode.CELL, cell=cell)
 
 
-def _inside(run: Pass, message: Message, name: str) -> causation.inside:
-    if message[HEADERS] is None:
-        first = (run.engine.tables.label, message[ID], name)
-        return causation.inside(causation.Causation.begun(first))
-    return causation.inside(causation.from_headers(json.loads(message[HEADERS])).followed_by(name))
+class Caller:
+    """Calls the receivers of one pass's messages, inside its block.
 
-
-def too_deep(message: Message) -> OutboxRecursionLimitError | None:
-    """Return the error for a message at the end of too long a causal chain, else None (rule 9)."""
-    if message[HEADERS] is None:
-        return None
-    chain = causation.from_headers(json.loads(message[HEADERS]))
-    limit = settings().causation_limit
-    if chain.depth < limit:
-        return None
-    return OutboxRecursionLimitError(
-        f"Causal chain of {chain.depth} handlers, at most {limit} are allowed: "
-        f"{' > '.join((*chain.chain, category_name(message[CATEGORY])))}. Break the loop: a handler "
-        f"must not write what makes its own message again.",
-        chain=chain.chain,
-    )
-
-
-def call(run: Pass, shard: Shard, message: Message) -> None:
-    """Call the receivers of a message; whatever they raise comes through.
-
-    No transaction of the engine is open, but a savepoint inside a test case,
-    whose transaction a handler's database error would end.
+    Args:
+        engine: the outbox table.
+        leases: told when a handler begins and ends, so that they are renewed while it runs.
     """
-    leases, payload = run.leases, message[PAYLOAD]
-    route = run.route(message[CATEGORY])
-    added, due = dates_of(message)
-    arguments: dict[str, Any] = {
-        "payload": None if payload is None else decode(payload)[0],
-        "object_identifier": message[OBJECT],
-        "shard_identifier": shard.identifier,
-        "shard_scope": shard.scope_number,
-        "date_added": added,
-        "scheduled_for": due,
-        "message_id": message[ID],
-    }
-    if shard.cell is not None:
-        arguments["cell_name"] = shard.cell
-    leases.handler_timeout = shard.policy.handler_timeout
-    leases.handler_since = monotonic()
-    run.batch.begin(leases.handler_since)
-    try:
-        with _inside(run, message, route.name):
-            if run.in_testcase or hooks.active.before_handler or hooks.active.after_handler:
-                heard = _send_watched(run, shard, message, arguments)
+
+    def __init__(self, engine: Engine, leases: Leases) -> None:
+        self._engine = engine
+        self._leases = leases
+        self._signal = signal_of(engine)
+        self._label = engine.tables.label
+        self._in_testcase = engine.in_testcase
+        self._causation = causation.beginning()
+
+    def __enter__(self) -> Self:
+        self._begin = self._causation.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._causation.__exit__()
+
+    def __call__(self, shard: Shard, message: Message, route: Route) -> None:
+        """Call the receivers of a message; whatever they raise comes through.
+
+        Raises:
+            RetryLater: its receivers were disconnected since the pass began (rule 3).
+        """
+        key, payload, due = shard.key, message.payload, message.scheduled_for
+        added = moment(message.date_added)
+        arguments: dict[str, Any] = {
+            "payload": None if payload is None else _decode(payload)[0],
+            "object_identifier": message.object_identifier,
+            "shard_identifier": key.identifier,
+            "shard_scope": key.scope,
+            "date_added": added,
+            "scheduled_for": added if due is None else moment(due),
+            "message_id": message.id,
+        }
+        if key.cell is not None:
+            arguments["cell_name"] = key.cell
+        leases = self._leases
+        leases.handler_timeout = shard.policy.handler_timeout
+        leases.handler_since = monotonic()
+        self._begin(self._cause(message, route))
+        try:
+            if self._in_testcase or hooks.active.before_handler or hooks.active.after_handler:
+                heard = self._send_watched(shard, message, route, arguments)
             else:
-                heard = run.signal.send(route.category, **arguments)
-    finally:
-        leases.handler_since = None
-    if not heard:
-        raise nobody_listens()
+                heard = self._signal.send(route.category, **arguments)
+        finally:
+            leases.handler_since = None
+            self._begin(None)
+        if not heard:
+            raise RetryLater(reason="its receiver was disconnected")
 
+    def _cause(self, message: Message, route: Route) -> causation.First | causation.Causation:
+        if message.headers is None:
+            return (self._label, message.id, route.name)
+        return causation.from_headers(json.loads(message.headers)).followed_by(route.name)
 
-def nobody_listens() -> RetryLater:
-    """Return the error for a receiver that was disconnected since the pass looked for it (rule 3)."""
-    return RetryLater(reason="nobody listens any more")
-
-
-def _send_watched(
-    run: Pass, shard: Shard, message: Message, arguments: dict[str, Any]
-) -> list[tuple[Any, Any]]:
-    """Send the signal where somebody watches at the seams, or inside a test case."""
-    seen = hooks.HandlerCall(
-        message[ID], shard.scope_number, shard.key, message[CATEGORY], message[OBJECT]
-    )
-    with _savepoint(run.engine) if run.in_testcase else nullcontext():
-        for seam in hooks.active.before_handler:
-            seam(seen)
-        heard = run.signal.send(run.route(message[CATEGORY]).category, **arguments)
-        for seam in hooks.active.after_handler:
-            seam(seen)
-    return heard
+    def _send_watched(
+        self, shard: Shard, message: Message, route: Route, arguments: dict[str, Any]
+    ) -> list[tuple[Any, Any]]:
+        """Send the signal where the seams are watched, or inside a test case."""
+        seen = hooks.HandlerCall(
+            message.id,
+            shard.key.scope,
+            shard.key.columns(),
+            message.category,
+            message.object_identifier,
+        )
+        with _savepoint(self._engine) if self._in_testcase else nullcontext():
+            for seam in hooks.active.before_handler:
+                seam(seen)
+            heard = self._signal.send(route.category, **arguments)
+            for seam in hooks.active.after_handler:
+                seam(seen)
+        return heard
 
 
 @contextmanager
 def _savepoint(engine: Engine) -> Iterator[None]:
-    """Keep a test case's transaction alive when a handler's SQL fails in it (ENGINE 9).
+    """Keep a test case's transaction alive when a handler's SQL fails in it.
 
     A plain savepoint and no atomic block: a handler that calls another silo
     must find no transaction open but the test case's own.
@@ -201,73 +142,6 @@ def _savepoint(engine: Engine) -> Iterator[None]:
         connection.savepoint_rollback(sid)
         raise
     connection.savepoint_commit(sid)
-
-
-class _LostShardError(Exception):
-    """Rolls an atomic handler back: its shard, or its message, is no longer ours."""
-
-
-def in_transaction(run: Pass, shard: Shard, group: Group, captured: Sequence[int]) -> bool:
-    """Run an atomic scope's handler with its fenced acknowledgement; False if the shard was lost.
-
-    The lease is locked last, so that its renewal is not blocked while the
-    handler runs, and the count of deleted messages must be what was captured:
-    else all of it is rolled back (ENGINE 8).
-    """
-    engine, keys = run.engine, run.engine.keys([shard.key])
-    run.batch.flush()
-    parked = [each for each in captured if each not in group.ids]
-    try:
-        with transaction.atomic(using=engine.alias):
-            call(run, shard, group.newest)
-            with engine.connection.cursor() as cursor:
-                cursor.execute(engine.sql("fence"), {"token": run.leases.token, **keys})
-                owned = cursor.fetchone() is not None
-                cursor.execute(engine.sql("ack"), {"ids": list(captured)})
-                gone = cursor.rowcount
-                if parked:
-                    cursor.execute(engine.sql("ack_parked"), {"parked_ids": parked})
-                    gone += cursor.rowcount
-            if not owned or gone != len(captured):
-                raise _LostShardError  # noqa: TRY301 - the way to roll back
-    except _LostShardError:
-        run.batch.drop(shard.key)
-        return False
-    return True
-
-
-def at_most_once(run: Pass, shard: Shard, group: Group, captured: Sequence[int]) -> bool:
-    """Move the message to the dead letters, then run its handler; a return deletes it there.
-
-    A failure or a crash leaves a dead letter, and nothing runs twice.
-    """
-    engine, message = run.engine, group.newest
-    shard.is_whole = False
-    run.batch.flush()
-    older = [each for each in captured if each != message[ID]]
-    rows = engine.query(
-        "park",
-        {
-            "park_ids": [message[ID]],
-            "reason": "dead",
-            "delay": None,
-            "park_error": NOT_FINISHED,
-        },
-    )
-    if not rows:
-        return True
-    if older:
-        run.take(shard, group, older, calls=0)
-    try:
-        call(run, shard, message)
-    except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
-        engine.query("note_error", {"park_ids": [message[ID]], "park_error": error_text(exc)})
-        run.lost(shard, group, exc)
-        return True
-    engine.run([engine.sql("ack_parked")], {"parked_ids": [message[ID]]})
-    run.batch.count(message[CATEGORY], 1, group.age, calls=1)
-    run.batch.flush()
-    return True
 
 
 def error_text(error: BaseException) -> str:

@@ -1,42 +1,53 @@
-"""Turns a shard's messages into groups: without it each message would cost a handler call of its own.
+"""Turns a shard's messages into groups, each of which is one handler call.
 
-Pure: no database, no clock. A message is a row as the fetch gives it.
+Pure: no database, no clock.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-type Message = tuple[int, int, int, int, str | None, str | None, str, str | None, float, bool]
-"""n of the shard, id, category, object, payload, scheduled_for (None: as date_added), date_added, headers,
-age in s, flagged; times as PostgreSQL writes them."""
-
-N: Final = 0
-ID: Final = 1
-CATEGORY: Final = 2
-OBJECT: Final = 3
-PAYLOAD: Final = 4
-SCHEDULED_FOR: Final = 5
-DATE_ADDED: Final = 6
-HEADERS: Final = 7
-AGE: Final = 8
-FLAGGED: Final = 9
 moment: Final = datetime.fromisoformat
 """Reads a time as PostgreSQL writes it, in the time zone of the session."""
-_id_of: Final = itemgetter(ID)
-_object_of: Final = itemgetter(CATEGORY, OBJECT)
 
 
-def dates_of(message: Message) -> tuple[datetime, datetime]:
-    """Return when a message was added and when it was due; exact to the microsecond, as PostgreSQL is."""
-    added, due = moment(message[DATE_ADDED]), message[SCHEDULED_FOR]
-    return added, added if due is None else moment(due)
+class Message(NamedTuple):
+    """A message as it was read; times and JSON as PostgreSQL writes them.
+
+    Attributes:
+        n: the position of its shard in the claim, from 1.
+        id: its id.
+        category: its category's number.
+        object_identifier: its object.
+        payload: JSON text, or None.
+        scheduled_for: when it was due; None: when it was added.
+        date_added: when it was written.
+        headers: JSON text, or None.
+        age: seconds since it was due, when it was read.
+        flagged: whether anything of its shard is parked or failed.
+    """
+
+    n: int
+    id: int
+    category: int
+    object_identifier: int
+    payload: str | None
+    scheduled_for: str | None
+    date_added: str
+    headers: str | None
+    age: float
+    flagged: bool
+
+    def dates(self) -> tuple[datetime, datetime]:
+        """Return when it was added and when it was due."""
+        added, due = moment(self.date_added), self.scheduled_for
+        return added, added if due is None else moment(due)
 
 
 class Group(NamedTuple):
@@ -52,15 +63,22 @@ class Group(NamedTuple):
     ids: list[int]
     age: float
 
+    @classmethod
+    def of(cls, message: Message) -> Group:
+        """Return the group of a message that is alone."""
+        return cls(message, [message.id], message.age)
+
 
 type Groups = tuple[Sequence[Message], Mapping[int, Group]]
-"""A shard's messages, grouped: the message of each group that the handler is called with, and, by its id, the
-groups of several messages. Most groups are one message, and need no more than it.
+"""The newest message of each group, and by its id the groups of several messages.
 
-They are in the order of their oldest message, so that a parent that was created before its child is handled
-before it.
+Most groups are one message, and need no more than it. They are in the order of their oldest
+message, so that a parent that was created before its child is handled before it.
 """
 _NONE: Final[Mapping[int, Group]] = MappingProxyType({})
+_id_of: Final = attrgetter("id")
+# Category and object, by position: this runs for each message.
+_object_of: Final = itemgetter(2, 3)
 
 
 def group_messages(messages: Sequence[Message], *, coalesce: bool) -> Groups:
@@ -79,17 +97,23 @@ def group_messages(messages: Sequence[Message], *, coalesce: bool) -> Groups:
     for message in messages:
         same.setdefault(_object_of(message), []).append(message)
     larger = {
-        each[-1][ID]: Group(each[-1], list(map(_id_of, each)), each[0][AGE])
+        each[-1].id: Group(each[-1], list(map(_id_of, each)), each[0].age)
         for each in same.values()
         if len(each) > 1
     }
     return [each[-1] for each in same.values()], larger
 
 
-def each_group(groups: Groups, at: int = 0) -> list[Group]:
-    """Return the groups themselves, from an index on."""
-    newest, larger = groups
-    return [
-        larger.get(message[ID]) or Group(message, [message[ID]], message[AGE])
-        for message in newest[at:]
-    ]
+def with_newer(
+    groups: Groups, newer: Mapping[tuple[int, int], tuple[Message, list[int]]]
+) -> Groups:
+    """Return groups with what was found to supersede them, by category and object."""
+    newest, larger = list(groups[0]), dict(groups[1])
+    for at, message in enumerate(newest):
+        found = newer.get(_object_of(message))
+        if found is not None:
+            group = larger.pop(message.id, None) or Group.of(message)
+            latest, ids = found
+            newest[at] = latest
+            larger[latest.id] = Group(latest, group.ids + sorted(ids), group.age)
+    return newest, larger

@@ -1,6 +1,6 @@
 """Which shards are due, and which of them come next.
 
-Where there is more to do than time, a drain ends before all shards had their turn. The next
+Where there is more to do than time, a drain ends before all shards had their time slice. The next
 drain of this thread goes on behind them. Other threads begin elsewhere, so no more is needed: one
 that begins at the same place finds the shards claimed.
 """
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from itertools import batched
-from operator import itemgetter
+from itertools import batched, chain
 from typing import TYPE_CHECKING, Any, Final
 
+from hybridcloud.outbox.drain.gate import is_cell_stopped
 from hybridcloud.outbox.store import switches as kill_switches
-from hybridcloud.outbox.store.session import Engine, Key
+from hybridcloud.outbox.store.key import ShardKey
+from hybridcloud.outbox.store.session import Engine
 from silos import SiloMode
 
 if TYPE_CHECKING:
@@ -23,50 +24,56 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
 
-FIRST: Final[Key] = (-1, 0)
-"""A cursor before all shards: (scope, identifier)."""
+type Cursor = tuple[int, int]
+"""A place in a table, or in one target cell's part of it: (scope, identifier)."""
+FIRST: Final[Cursor] = (-1, 0)
+"""The place before all shards."""
 
 
-def _targets(engine: Engine, switches: Switches) -> Iterator[str | None]:
+def cursor_at(key: ShardKey) -> Cursor:
+    """Return the place of a shard."""
+    return (key.scope, key.identifier)
+
+
+def targets(engine: Engine, switches: Switches) -> list[str | None]:
+    """Return the target cells that may be served; None stands for all of a cell's own table."""
+    if switches.everything:
+        return []
     if engine.outbox.silo_mode is not SiloMode.CONTROL:
-        yield None
-        return
-    for (cell,) in engine.query("cells", {}):
-        if not kill_switches.is_cell_stopped(switches, cell):
-            yield cell
+        return [None]
+    cells = chain.from_iterable(engine.query("cells", {}))
+    return [cell for cell in cells if not is_cell_stopped(switches, cell)]
 
 
-def find_due_shards(outbox: type[OutboxTable], *, alias: str, limit: int) -> list[Key]:
+def find_due_shards(outbox: type[OutboxTable], *, alias: str, limit: int) -> list[ShardKey]:
     """Return keys of due shards, in key order within a cell; cost grows with shards, not messages."""
     engine, switches = Engine(outbox, alias), kill_switches.current()
-    found: list[Key] = []
-    if switches.everything:
-        return found
-    for cell in _targets(engine, switches):
+    found: list[ShardKey] = []
+    for cell in targets(engine, switches):
         params = due_params(switches, after=FIRST, most=limit - len(found), cell=cell)
-        found += engine.query("find_due", params)
+        found += [ShardKey(*row) for row in engine.query("find_due", params)]
         if len(found) >= limit:
             break
     return found
 
 
-def split(due: Sequence[Key], parts: int) -> list[tuple[Key, int]]:
+def split(due: Sequence[ShardKey], parts: int) -> list[tuple[Cursor, int]]:
     """Share due shards among drain tasks.
 
     Returns:
-        For each task the (scope, identifier) to begin behind, and how many
-        shards to claim at once. The tasks' leases keep them off one another's
-        shards; one that is done early goes on with what is left of the others.
+        For each task the place to begin behind, and how many shards to claim at
+        once. The tasks' leases keep them off one another's shards; one that is
+        done early goes on with what is left of the others.
     """
     share = max(1, -(-len(due) // max(1, parts)))
-    starts = [FIRST, *(due[before - 1][-2:] for before in range(share, len(due), share))]
+    starts = [FIRST, *(cursor_at(due[at - 1]) for at in range(share, len(due), share))]
     return [(start, share) for start in starts]
 
 
 def due_params(
     switches: Switches,
     *,
-    after: Key,
+    after: Cursor,
     most: int,
     cell: str | None,
     heed_backoff: bool = True,
@@ -85,38 +92,38 @@ def due_params(
     }
 
 
-class Turns:
+class RoundRobin:
     """Where the last drain of an outbox table ended, on this thread."""
 
     def __init__(self) -> None:
         self._cell: str | None = None
-        self._shards: dict[str | None, Key] = {}
+        self._shards: dict[str | None, Cursor] = {}
 
-    def of_cells(self, cells: Sequence[str | None]) -> list[str | None]:
-        """Return target cells, first those that had no turn when the last drain ended."""
+    def cells(self, cells: Sequence[str | None]) -> list[str | None]:
+        """Return target cells, first those that the last drain did not come to."""
         at = cells.index(self._cell) + 1 if self._cell in cells else 0
         return [*cells[at:], *cells[:at]]
 
     def ended_in(self, cell: str | None) -> None:
-        """Note the target cell that had the last turn."""
+        """Note the target cell that was drained last."""
         self._cell = cell
 
-    def last_shard(self, cell: str | None) -> Key | None:
-        """Return the (scope, identifier) of the shard that had the last turn in a cell; None: all had theirs."""
+    def last_shard(self, cell: str | None) -> Cursor | None:
+        """Return the place of the last shard that had its time slice; None: all had theirs."""
         return self._shards.get(cell)
 
-    def of_shards(
-        self, cell: str | None, keys: Iterable[Key], most: int
-    ) -> Iterator[Sequence[Key]]:
-        """Yield shards by so many at most, first those behind the one that had the last turn in a cell."""
+    def shards(
+        self, cell: str | None, keys: Iterable[ShardKey], most: int
+    ) -> Iterator[Sequence[ShardKey]]:
+        """Yield shards by so many at most, first those behind the last that had its time slice."""
         ordered = sorted(keys)
         last = self.last_shard(cell)
-        at = bisect_right(ordered, last, key=itemgetter(slice(-2, None))) if last else 0
+        at = bisect_right(ordered, last, key=cursor_at) if last else 0
         for part in (ordered[at:], ordered[:at]):
             yield from batched(part, most)
 
-    def ended_at(self, cell: str | None, shard: Key | None) -> None:
-        """Note the shard that had the last turn in a cell; None: all had theirs."""
+    def ended_at(self, cell: str | None, shard: Cursor | None) -> None:
+        """Note the last shard of a cell that had its time slice; None: all had theirs."""
         if shard is None:
             self._shards.pop(cell, None)
         else:
@@ -125,17 +132,17 @@ class Turns:
 
 class _Known(threading.local):
     def __init__(self) -> None:
-        self.turns: dict[tuple[str, str, str], Turns] = {}
+        self.tables: dict[tuple[str, str, str], RoundRobin] = {}
 
 
 _known = _Known()
 
 
-def turns_of(engine: Engine, look: str = "") -> Turns:
-    """Return what this thread remembers of an outbox table; of a kind of look that has turns of its own."""
-    return _known.turns.setdefault((engine.tables.label, engine.alias, look), Turns())
+def round_robin_of(engine: Engine, look: str = "") -> RoundRobin:
+    """Return what this thread remembers of an outbox table, for a kind of look."""
+    return _known.tables.setdefault((engine.tables.label, engine.alias, look), RoundRobin())
 
 
 def forget() -> None:
     """Forget what this thread remembers, as between two tests."""
-    _known.turns.clear()
+    _known.tables.clear()

@@ -1,9 +1,8 @@
-"""One drainer per shard: without leases two drainers would run one shard's handlers at the same time (rules 6 to 8).
+"""Leases: one drainer per shard (rules 6 to 8).
 
-A lease is a row with a token and a time. Its drainer renews it between
-handlers; while a handler runs long, a thread of the process does, on a
-connection of its own. Whatever a drainer does to its shards is fenced by the
-token.
+A lease is a row with a token and a time. Its drainer renews it between handlers; while a handler
+runs long, a thread of the process does, on a connection of its own. Whatever a drainer does to
+its shards is fenced by the token.
 """
 
 from __future__ import annotations
@@ -14,26 +13,31 @@ import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DatabaseError, InterfaceError, connections
 
 from hybridcloud import hooks
 from hybridcloud.conf import settings
 from hybridcloud.outbox.drain.due import due_params
-from hybridcloud.outbox.store.session import Engine, Key, key_text
-from hybridcloud.outbox.store.switches import is_switched_off
+from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.key import ShardKey
+from hybridcloud.outbox.store.session import Engine
 from silos import SiloMode
 from silos.cells import all_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from hybridcloud.outbox.drain.due import Cursor
     from hybridcloud.outbox.store.session import Rows
     from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
 
 _LOG = logging.getLogger(__name__)
+_FIRST_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.05
+_GROWTH: Final = 1.7
 
 
 def owner_name() -> str:
@@ -48,6 +52,7 @@ class Leases:
         keys: the shards, in the order of their claim.
         suspect: whether the last drainer of the (only) shard vanished.
         handling: the message that it was handling then.
+        marked: the suspect shard whose running message is on record; None: none.
         lost: shards that another drainer has taken since.
         read: what was read with the claim; None: nothing yet.
         handler_since: when the handler that runs began, by the monotonic clock.
@@ -58,10 +63,11 @@ class Leases:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.token = secrets.randbits(62)
-        self.keys: list[Key] = []
+        self.keys: list[ShardKey] = []
         self.suspect = False
         self.handling: int | None = None
-        self.lost: set[Key] = set()
+        self.marked: ShardKey | None = None
+        self.lost: set[ShardKey] = set()
         self.read: Rows | None = None
         self.renewed_at = time.monotonic()
         self.handler_since: float | None = None
@@ -80,18 +86,20 @@ class Leases:
 
     def _took(self, rows: Sequence[tuple[Any, ...]], *, suspect: bool) -> bool:
         width = len(self.engine.tables.sharding_columns)
-        self.keys = sorted(row[:width] for row in rows)
+        self.keys = sorted(ShardKey(*row[:width]) for row in rows)
         self.suspect = suspect
         self.handling = rows[0][width] if suspect and rows and len(rows[0]) > width else None
-        if self.keys:
+        # What the last drainer was handling stays on record until this one has settled it.
+        self.marked = self.keys[0] if self.handling is not None else None
+        if self.keys and hooks.active.after_claim:
             for seam in hooks.active.after_claim:
-                seam(self.keys)
+                seam([key.columns() for key in self.keys])
         return bool(self.keys)
 
     def claim_due(
         self,
         *,
-        after: Key,
+        after: Cursor,
         most: int,
         switches: Switches,
         cell: str | None = None,
@@ -103,13 +111,13 @@ class Leases:
         rows = self.engine.query("claim_due", self._params(**params), off=off)
         return self._took(rows, suspect=False)
 
-    def claim_known(self, keys: Sequence[Key], *, heed_backoff: bool = True) -> bool:
+    def claim_known(self, keys: Sequence[ShardKey], *, heed_backoff: bool = True) -> bool:
         """Claim those of these shards that are free, not in backoff and not suspect."""
         params = self._params(heed=heed_backoff, **self.engine.keys(keys))
         rows = self.engine.query("claim_known", params, one=len(keys) == 1)
         return self._took(rows, suspect=False)
 
-    def claim_and_read(self, key: Key, name: str, params: Mapping[str, Any]) -> bool:
+    def claim_and_read(self, key: ShardKey, name: str, params: Mapping[str, Any]) -> bool:
         """Claim one shard and read of it by a named statement, in one round trip.
 
         Who had the shard before has acknowledged in the transaction that gave it back, so
@@ -121,13 +129,17 @@ class Leases:
         return self._took(taken, suspect=False)
 
     def claim_suspect(
-        self, *, switches: Switches, only: Sequence[Key] | None = None, heed_backoff: bool = True
+        self,
+        *,
+        switches: Switches,
+        only: Sequence[ShardKey] | None = None,
+        heed_backoff: bool = True,
     ) -> bool:
         """Claim one shard that is to be drained alone: its drainer vanished, or its group crashed one (rule 8)."""
         params = self._params(
             heed=heed_backoff,
-            only=None if only is None else [key_text(key) for key in only],
-            off=[key_text(key) for key in switches.named_shards(self._target_cells())],
+            only=None if only is None else [str(key) for key in only],
+            off=[str(key) for key in switches.named_shards(self._target_cells())],
             off_scopes=list(switches.scopes),
             off_cells=list(switches.cells),
         )
@@ -141,7 +153,7 @@ class Leases:
             return [None]
         return [cell.name for cell in all_cells()]
 
-    def owns(self, key: Key, now: float | None = None) -> bool:
+    def owns(self, key: ShardKey, now: float | None = None) -> bool:
         """Say whether the shard is still this drainer's, renewing the lease when a third of it is gone.
 
         Called before each handler: a worker that was stalled past its lease
@@ -159,9 +171,9 @@ class Leases:
         """Renew all leases of the pass in one statement, and note those that it did not find."""
         started = time.monotonic()
         rows = self.engine.query("renew", {"tokens": [self.token], "lease": self._conf.lease})
-        self.found({row[1:] for row in rows}, started)
+        self.found({ShardKey(*row[1:]) for row in rows}, started)
 
-    def found(self, keys: set[Key], at: float) -> None:
+    def found(self, keys: set[ShardKey], at: float) -> None:
         """Note which leases a renewal that began ``at`` found; the others are lost."""
         lost = [key for key in self.keys if key not in keys and key not in self.lost]
         self.lost.update(lost)
@@ -169,12 +181,16 @@ class Leases:
         for seam in hooks.active.after_renew:
             seam(len(lost))
 
-    def mark(self, key: Key, message_id: int) -> bool:
+    def mark(self, key: ShardKey, message_id: int) -> bool:
         """Note, committed, what is about to be handled in a suspect shard; False if it is no longer ours."""
         params = {"handling": message_id, "token": self.token, **self.engine.keys([key])}
-        return bool(self.engine.query("mark", params))
+        if not self.engine.query("mark", params):
+            self.lost.add(key)
+            return False
+        self.marked = key
+        return True
 
-    def releasing(self, keys: Sequence[Key]) -> tuple[list[str], dict[str, Any]]:
+    def releasing(self, keys: Sequence[ShardKey]) -> tuple[list[str], dict[str, Any]]:
         """Return the statement that gives shards back, to go with an acknowledgement, and its parameters."""
         if not keys:
             return [], {}
@@ -193,15 +209,33 @@ class Leases:
         return _Watch(self)
 
 
-def claim_if_due(outbox: type[OutboxTable], key: Key, *, alias: str) -> Leases | None:
+def claim_if_due(outbox: type[OutboxTable], key: ShardKey, *, alias: str) -> Leases | None:
     """Claim a shard's lease; None if it isn't due or is taken.
 
     Where the lease is not drained with, it lapses by itself.
     """
     leases = Leases(Engine(outbox, alias))
-    if is_switched_off(outbox, key) or not leases.claim_known([key]):
+    if kill_switches.current().stops(key) or not leases.claim_known([key]):
         return None
     return leases
+
+
+def pauses(engine: Engine, deadline: float) -> Iterator[None]:
+    """Yield at once, and then after ever longer pauses, while another drainer has a shard.
+
+    Args:
+        engine: the outbox table; inside a test case there is no waiting.
+        deadline: by the monotonic clock; no pause ends behind it.
+    """
+    pause = _FIRST_PAUSE
+    while True:
+        yield
+        if time.monotonic() + pause > deadline or engine.in_testcase:
+            return
+        for seam in hooks.active.before_wait:
+            seam()
+        time.sleep(pause)
+        pause = min(pause * _GROWTH, _LONGEST_PAUSE)
 
 
 class _Watch:
@@ -279,9 +313,9 @@ class Keeper:
         for (outbox, alias), group in due.items():
             engine = Engine(outbox, alias)
             params = {"tokens": [leases.token for leases in group], "lease": conf.lease}
-            found: dict[int, set[Key]] = {}
+            found: dict[int, set[ShardKey]] = {}
             for token, *key in engine.query("renew", params):
-                found.setdefault(token, set()).add(tuple(key))
+                found.setdefault(token, set()).add(ShardKey(*key))
             for leases in group:
                 leases.found(found.get(leases.token, set()), now)
 

@@ -1,36 +1,42 @@
-"""Reads what claimed shards hold: without it a pass would be about SQL as much as about messages."""
+"""Reads what claimed shards hold: always a statement after the claim's (rule 1)."""
 
 from __future__ import annotations
 
 from itertools import groupby
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from hybridcloud.outbox.drain.coalesce import CATEGORY, OBJECT
-from hybridcloud.outbox.drain.shard import Failures, Shard, shards_of
-from hybridcloud.outbox.drain.superseded import look_further
-from hybridcloud.outbox.store.session import NO_BOUND, Engine, Key, Rows, int_array
+from hybridcloud.outbox.drain.coalesce import Message
+from hybridcloud.outbox.drain.limits import LIMITS, Limits
+from hybridcloud.outbox.drain.shard import FailureRow, Failures, Shard, shards_of
+from hybridcloud.outbox.store.session import NO_BOUND, Engine, Rows, int_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MESSAGES_PER_PASS: Final = 5000
-LEAST_PER_SHARD: Final = 20
+    from hybridcloud.outbox.store.key import ShardKey
+
+NOTHING_KNOWN: Final[Mapping[ShardKey, int]] = MappingProxyType({})
+"""Of no shard is it known up to which id nothing is left."""
+_REPEATED: Final = 4
+"""Messages of each object, on average, from which it is worth a look behind what was read."""
+_MOST_SUPERSEDING: Final = 50_000
 
 
 class Reader(Protocol):
     """Says how messages of shards are read; a sync flush reads differently from a drain."""
 
-    def __call__(self, keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
+    def __call__(self, keys: Sequence[ShardKey]) -> tuple[str, dict[str, Any]]:
         """Return the name of the statement and its parameters but the keys."""
         ...
 
 
-def read_all(bound: int = NO_BOUND) -> Reader:
+def read_all(bound: int = NO_BOUND, *, limits: Limits = LIMITS) -> Reader:
     """Read shards from their heads, up to a bound, a fair share of each."""
 
-    def statement(keys: Sequence[Key]) -> tuple[str, dict[str, Any]]:
-        share = max(LEAST_PER_SHARD, MESSAGES_PER_PASS // max(1, len(keys)))
+    def statement(keys: Sequence[ShardKey]) -> tuple[str, dict[str, Any]]:
+        share = max(limits.least_per_shard, limits.messages_per_pass // max(1, len(keys)))
         return "fetch", {"bound": bound, "most": share}
 
     return statement
@@ -38,9 +44,9 @@ def read_all(bound: int = NO_BOUND) -> Reader:
 
 def read_shards(
     engine: Engine,
-    keys: Sequence[Key],
+    keys: Sequence[ShardKey],
     read: Reader,
-    known: Mapping[Key, int],
+    known: Mapping[ShardKey, int],
     rows: Rows | None = None,
 ) -> list[Shard]:
     """Read the messages of claimed shards, and of their exceptions what concerns these.
@@ -54,7 +60,8 @@ def read_shards(
     """
     name, params = read(keys)
     if rows is None:
-        rows = engine.query(name, {**_afters(keys, known), **params, **engine.keys(keys)})
+        afters = int_array(known.get(key, 0) for key in keys) if known else _heads(len(keys))
+        rows = engine.query(name, {"afters": afters, **params, **engine.keys(keys)})
     shards = shards_of(keys, rows)
     flagged = [shard.key for shard in shards if shard.touched]
     if flagged:
@@ -65,20 +72,15 @@ def read_shards(
         for shard in shards:
             shard.is_whole = len(shard.messages) < params["most"]
             if not shard.is_whole:
-                look_further(engine, shard, params)
+                _look_further(engine, shard, params)
     return shards
-
-
-def _afters(keys: Sequence[Key], known: Mapping[Key, int]) -> dict[str, Any]:
-    """Return where the reading of each shard begins."""
-    return {"afters": int_array(known.get(key, 0) for key in keys) if known else _heads(len(keys))}
 
 
 def _heads(count: int) -> str:
     return f"{{{','.join('0' * count)}}}"
 
 
-def _read_flagged(engine: Engine, keys: Sequence[Key], read: Reader) -> list[Shard]:
+def _read_flagged(engine: Engine, keys: Sequence[ShardKey], read: Reader) -> list[Shard]:
     """Read shards with parked messages or failures: everything as of one moment."""
     name, params = read(keys)
     with engine.snapshot() as snapshot:
@@ -87,25 +89,48 @@ def _read_flagged(engine: Engine, keys: Sequence[Key], read: Reader) -> list[Sha
         wanted = [
             (position, shard.key, *group)
             for position, shard in enumerate(shards)
-            for group in {(m[CATEGORY], m[OBJECT]) for m in shard.messages}
+            for group in {(m.category, m.object_identifier) for m in shard.messages}
         ]
-        parked = snapshot.query(
-            "parked_of_groups",
-            {
-                **engine.keys([each[1] for each in wanted]),
-                "ns": [each[0] for each in wanted],
-                "categories": [each[2] for each in wanted],
-                "objects": [each[3] for each in wanted],
-            },
-        )
-        failures = snapshot.query(
-            "failures_of_shards", engine.keys([shard.key for shard in shards])
-        )
+        groups = {
+            **engine.keys([each[1] for each in wanted]),
+            "ns": [each[0] for each in wanted],
+            "categories": [each[2] for each in wanted],
+            "objects": [each[3] for each in wanted],
+        }
+        parked = snapshot.query("parked_of_groups", groups)
+        own_keys = engine.keys([shard.key for shard in shards])
+        failures = snapshot.query("failures_of_shards", own_keys)
     for position, rows_of_shard in groupby(sorted(parked), key=itemgetter(0)):
-        groups: dict[tuple[int, int], list[tuple[int, str]]] = {}
+        found: dict[tuple[int, int], list[tuple[int, str]]] = {}
         for _, message_id, category, object_identifier, reason in rows_of_shard:
-            groups.setdefault((category, object_identifier), []).append((message_id, reason))
-        shards[position].parked = groups
+            found.setdefault((category, object_identifier), []).append((message_id, reason))
+        shards[position].parked = found
     for position, rows_of_shard in groupby(sorted(failures), key=itemgetter(0)):
-        shards[position - 1].failures = Failures([row[1:] for row in rows_of_shard])
+        shards[position - 1].failures = Failures([FailureRow(*row[1:]) for row in rows_of_shard])
     return shards
+
+
+def _look_further(engine: Engine, shard: Shard, read: Mapping[str, Any]) -> None:
+    """Find what supersedes a shard's messages behind the last one read.
+
+    Where a deep shard is about a few objects again and again, most of what lies behind supersedes
+    what was read: of that only the ids are read, and of each object the newest message. Else each
+    pass would call each object once.
+    """
+    if shard.touched or not shard.policy.coalesce:
+        return
+    objects = {(message.category, message.object_identifier) for message in shard.messages}
+    if len(objects) * _REPEATED > len(shard.messages):
+        return
+    params = {
+        **engine.keys([shard.key]),
+        "after": max(message.id for message in shard.messages),
+        "bound": read["bound"],
+        "most": _MOST_SUPERSEDING,
+        "categories": int_array(category for category, _ in objects),
+        "objects": int_array(each for _, each in objects),
+    }
+    newer = [(Message(*row[:-1]), row[-1]) for row in engine.query("fetch_superseding", params)]
+    # Something was parked meanwhile, and might be older than what is here: the next pass asks.
+    if newer and not newer[0][0].flagged:
+        shard.newer = {(m.category, m.object_identifier): (m, ids) for m, ids in newer}

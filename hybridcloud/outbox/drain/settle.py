@@ -1,4 +1,7 @@
-"""Gathers what a pass will tell the database: without it each message would cost a round trip of its own."""
+"""What a pass tells the database: acknowledged, parked and settled messages, gathered.
+
+A message leaves the outbox only after its handler returned (rule 2), by its exact id (rule 1).
+"""
 
 from __future__ import annotations
 
@@ -7,91 +10,103 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from django.db import transaction
+
 from hybridcloud import hooks
-from hybridcloud.outbox.drain.coalesce import CATEGORY, ID
+from hybridcloud.outbox.drain.call import error_text
 from hybridcloud.outbox.store.session import int_array
+from hybridcloud.outbox.store.state import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from hybridcloud.outbox.drain.coalesce import Group, Message
     from hybridcloud.outbox.drain.lease import Leases
-    from hybridcloud.outbox.store.session import Engine, Key
+    from hybridcloud.outbox.drain.limits import Limits
+    from hybridcloud.outbox.drain.shard import FailureRow
+    from hybridcloud.outbox.store.key import ShardKey
+    from hybridcloud.outbox.store.session import Engine
 
-LONGEST_UNACKNOWLEDGED: Final = 0.25
-"""Seconds after which handled messages are acknowledged, however few: what a crash may repeat."""
+NOT_FINISHED: Final = "started, not finished"
+"""The error of a dead letter whose at-most-once handler is running, or was lost."""
 
 
-class Batch:
+class Settlement:
     """Handled, parked and settled messages that the database does not know of yet.
 
     Attributes:
         read_at: when the pass read its messages, by the monotonic clock.
-        moved: messages that left the outbox so far, or failed.
-        due: when what is gathered must be acknowledged, by the monotonic clock.
-        ids: messages that may leave the outbox; new at each acknowledgement.
-        ages: by category, of each handler call the seconds that its oldest
-            message had been due for when it was read; new at each acknowledgement.
+        moved: messages that left the outbox so far, or were parked.
     """
 
-    def __init__(self, engine: Engine, leases: Leases, *, synchronous: bool) -> None:
+    def __init__(
+        self, engine: Engine, leases: Leases, limits: Limits, *, synchronous: bool
+    ) -> None:
         self.read_at = monotonic()
         self.moved = 0
         self._engine = engine
         self._leases = leases
+        self._longest = limits.longest_unacknowledged_s
         self._synchronous = synchronous
         self._clear()
 
     def _clear(self) -> None:
-        self.due = inf
-        self.ids: list[int] = []
-        self.ages: defaultdict[int, list[float]] = defaultdict(list)
+        self._due = inf
+        self._ids: list[int] = []
+        # By category, of each handler call the seconds that its oldest message had been due for.
+        self._ages: defaultdict[int, list[float]] = defaultdict(list)
         self._parked_ids: list[int] = []
-        self._failure_ids: list[int] = []
-        self._parks: dict[tuple[str, float | None, str | None], list[Message]] = {}
-        self._beyond: dict[int, int] = {}
-        self._retired: dict[int, int] = {}
-
-    def take(self, category: int, ids: Sequence[int], age: float, *, calls: int) -> None:
-        """Gather messages whose handler returned, or that a newer one supersedes."""
-        self.ids += ids
-        self.count(category, len(ids), age, calls=calls)
-
-    def count(self, category: int, messages: int, age: float, *, calls: int) -> None:
-        """Count messages that are acknowledged already."""
-        if calls:
-            self.ages[category].append(age)
-        _add(self._beyond, category, messages - calls)
-        self.begin(monotonic())
-
-    def supersede(self, group: Group) -> float:
-        """Gather what the newest message of a group supersedes, and not itself; return the group's age."""
-        older = group.ids[:-1]
-        self.ids += older
-        _add(self._beyond, group.newest[CATEGORY], len(older))
-        return group.age
+        self._failure_ids: set[int] = set()
+        self._parks: dict[tuple[Reason, float | None, str | None], list[Message]] = {}
+        self._beyond: Counter[int] = Counter()
+        self._retired: Counter[int] = Counter()
 
     def begin(self, now: float) -> None:
-        """Note that a handler begins: so long ago is then what a crash would repeat."""
-        if self.due == inf:
-            self.due = now + LONGEST_UNACKNOWLEDGED
+        """Note that a handler begins: from then on counts what a crash would repeat."""
+        if self._due == inf:
+            self._due = now + self._longest
 
-    def drop_retired(self, category: int, ids: Sequence[int]) -> None:
+    def handled(self, message: Message, group: Group | None) -> None:
+        """Gather a message whose handler returned, and what it supersedes."""
+        if group is None:
+            self._ids.append(message.id)
+            self._ages[message.category].append(message.age)
+        else:
+            self._ids += group.ids
+            self._ages[message.category].append(group.age)
+            self._beyond[message.category] += len(group.ids) - 1
+
+    def take(self, message: Message, ids: Sequence[int]) -> None:
+        """Gather messages that a newer one supersedes, without a call of their own."""
+        self._ids += ids
+        self._beyond[message.category] += len(ids)
+        self.begin(monotonic())
+
+    def acknowledged(self, group: Group, captured: Sequence[int]) -> None:
+        """Count messages that left with their handler's own transaction."""
+        self._ages[group.newest.category].append(group.age)
+        self._beyond[group.newest.category] += len(captured) - 1
+        self.begin(monotonic())
+
+    def drop(self, category: int, ids: Sequence[int]) -> None:
         """Gather messages of a retired category, which nothing handles."""
-        self.ids += ids
-        _add(self._retired, category, len(ids))
+        self._ids += ids
+        self._retired[category] += len(ids)
         self.begin(monotonic())
 
     def also_parked(self, ids: Iterable[int]) -> None:
-        """Remember that captured messages are in the parked table, or were when they were read."""
+        """Gather captured messages that were parked when they were read.
+
+        They leave both tables: one may have been brought back since.
+        """
         self._parked_ids += ids
 
-    def forget(self, failures: Iterable[tuple[int, int]]) -> None:
-        """Gather (id, level) of failures that are settled."""
-        self._failure_ids += [each for each, _ in failures]
+    def forget(self, failures: Iterable[FailureRow]) -> None:
+        """Gather failures that are settled."""
+        self._failure_ids.update(each.id for each in failures)
 
     def park(
-        self, message: Message, reason: str, *, delay: float | None = None, error: str | None = None
+        self, message: Message, reason: Reason, *, delay: float | None = None, error: str = ""
     ) -> None:
         """Gather a message that moves to the parked table."""
         self._parks.setdefault((reason, delay, error or None), []).append(message)
@@ -103,49 +118,94 @@ class Batch:
             most: messages that are acknowledged together at most.
             now: the monotonic clock.
         """
-        return len(self.ids) >= most or now > self.due
+        return len(self._ids) >= most or now > self._due or self._leases.marked is not None
 
-    def drop(self, key: Key) -> None:
-        """Let go of a shard that another drainer has taken; what was handled of it stays gathered."""
-        self._leases.lost.add(key)
+    def flush(self) -> None:
+        """Acknowledge now; in a suspect shard the mark goes with it."""
+        statements, params = self._acknowledgement()
+        self._send(statements, params, by_id=self._leases.marked is None)
 
-    def acknowledgement(self) -> tuple[list[str], dict[str, Any]]:
-        """Return the statements that acknowledge what is gathered, and their parameters."""
-        statements: list[str] = []
-        params: dict[str, Any] = {}
-        if self.ids:
-            statements.append(self._engine.sql("ack"))
-            params["ids"] = int_array(sorted(self.ids))
-        if self._parked_ids:
-            statements.append(self._engine.sql("ack_parked"))
-            params["parked_ids"] = int_array(sorted(self._parked_ids))
-        if self._failure_ids:
-            statements.append(self._engine.sql("forget_failures"))
-            params["failure_ids"] = int_array(sorted(set(self._failure_ids)))
-        return statements, params
-
-    def flush(self, *, clear_mark: Key | None = None) -> None:
-        """Acknowledge now; for a suspect shard clear the mark in the same transaction."""
-        statements, params = self.acknowledgement()
-        if clear_mark is not None:
-            statements.append(self._engine.sql("mark"))
-            params |= {
-                "handling": None,
-                "token": self._leases.token,
-                **self._engine.keys([clear_mark]),
-            }
-        self._send(statements, params, by_id=clear_mark is None)
-
-    def finish(self, keys: Sequence[Key]) -> None:
+    def finish(self, keys: Sequence[ShardKey]) -> None:
         """Acknowledge what is left and give the shards back, in one transaction."""
-        statements, params = self.acknowledgement()
+        statements, params = self._acknowledgement()
         releasing, more = self._leases.releasing(list(keys))
         self._send([*statements, *releasing], {**params, **more})
 
     def send_with(self, statements: Sequence[str], params: dict[str, Any]) -> None:
         """Acknowledge together with other statements, durably: what records a failure (rule 2)."""
-        own, own_params = self.acknowledgement()
+        own, own_params = self._acknowledgement()
         self._send([*own, *statements], {**own_params, **params}, relaxed=False)
+
+    def in_transaction(
+        self, key: ShardKey, group: Group, captured: Sequence[int], call: Callable[[], None]
+    ) -> bool:
+        """Run an atomic scope's handler with its fenced acknowledgement; False if the shard was lost.
+
+        The lease is locked last, so that its renewal is not blocked while the handler runs, and
+        the count of deleted messages must be what was captured: else all of it is rolled back.
+        """
+        engine = self._engine
+        parked = [each for each in captured if each not in group.ids]
+        fence = {"token": self._leases.token, **engine.keys([key])}
+        try:
+            with transaction.atomic(using=engine.alias):
+                call()
+                with engine.connection.cursor() as cursor:
+                    cursor.execute(engine.sql("fence"), fence)
+                    owned = cursor.fetchone() is not None
+                    cursor.execute(engine.sql("ack"), {"ids": list(captured)})
+                    gone = cursor.rowcount
+                    if parked:
+                        cursor.execute(engine.sql("ack_parked"), {"parked_ids": parked})
+                        gone += cursor.rowcount
+                if not owned or gone != len(captured):
+                    raise _LostShardError  # noqa: TRY301 - the way to roll back
+        except _LostShardError:
+            self._leases.lost.add(key)
+            return False
+        self.acknowledged(group, captured)
+        return True
+
+    def move_to_dead_letters(self, message: Message) -> bool:
+        """Move a message of an at-most-once scope there before its handler; say if it was still there."""
+        params = {
+            "park_ids": [message.id],
+            "reason": Reason.DEAD,
+            "delay": None,
+            "park_error": NOT_FINISHED,
+        }
+        return bool(self._engine.query("park", params))
+
+    def leave_dead_letters(self, group: Group) -> None:
+        """Delete the dead letter of an at-most-once handler that returned; count it as handled."""
+        self._engine.run([self._engine.sql("ack_parked")], {"parked_ids": [group.newest.id]})
+        self._ages[group.newest.category].append(group.age)
+        self.flush()
+
+    def note_error(self, message: Message, error: BaseException) -> None:
+        """Write into the dead letter of an at-most-once handler what it raised."""
+        params = {"park_ids": [message.id], "park_error": error_text(error)}
+        self._engine.query("note_error", params)
+
+    def _acknowledgement(self) -> tuple[list[str], dict[str, Any]]:
+        """Return the statements that settle what is gathered, and their parameters."""
+        statements: list[str] = []
+        params: dict[str, Any] = {}
+        for name, param, ids in (
+            ("ack", "ids", self._ids),
+            ("ack_parked", "parked_ids", self._parked_ids),
+            ("forget_failures", "failure_ids", self._failure_ids),
+        ):
+            if ids:
+                statements.append(self._engine.sql(name))
+                # In the order of the ids, as everywhere: two drainers wait, and never in a circle.
+                params[param] = int_array(sorted(ids))
+        marked = self._leases.marked
+        if marked is not None:
+            statements.append(self._engine.sql("mark"))
+            params |= {"handling": None, "token": self._leases.token}
+            params |= self._engine.keys([marked])
+        return statements, params
 
     def _send(
         self,
@@ -157,58 +217,56 @@ class Batch:
     ) -> None:
         self._move_parked()
         if statements:
-            ids = sorted(self.ids) if hooks.active.before_ack or hooks.active.after_ack else []
+            ids = sorted(self._ids) if hooks.active.before_ack or hooks.active.after_ack else []
             for seam in hooks.active.before_ack:
                 seam(ids)
             self._engine.run(statements, params, relaxed=relaxed, by_id=by_id)
             for seam in hooks.active.after_ack:
                 seam(ids)
+        self._leases.marked = None
         self._tell()
         self._clear()
 
     def _move_parked(self) -> None:
+        # Durably, unlike acknowledgements: a parked row that is lost is a lost message.
         for (reason, delay, error), messages in self._parks.items():
-            self._engine.run(
-                [self._engine.sql("park")],
-                {
-                    "park_ids": [message[ID] for message in messages],
-                    "reason": reason,
-                    "delay": delay,
-                    "park_error": error,
-                },
-            )
+            params = {
+                "park_ids": [message.id for message in messages],
+                "reason": reason,
+                "delay": delay,
+                "park_error": error,
+            }
+            self._engine.run([self._engine.sql("park")], params)
             self.moved += len(messages)
-            counts = Counter(message[CATEGORY] for message in messages)
-            hooks.tell(hooks.active.parked, hooks.Parked(self._engine.tables.label, reason, counts))
+            counts = Counter(message.category for message in messages)
+            label = self._engine.tables.label
+            hooks.tell(hooks.active.parked, hooks.Parked(label, reason.value, counts))
         self._parks = {}
 
     def _tell(self) -> None:
-        calls = sum(map(len, self.ages.values()))
+        calls = sum(map(len, self._ages.values()))
         count = calls + sum(self._beyond.values()) + sum(self._retired.values())
         self.moved += count
         if count and hooks.active.handled:
             hooks.tell(hooks.active.handled, self._fact())
 
     def _fact(self) -> hooks.Handled:
-        calls = {category: len(own) for category, own in self.ages.items()}
-        messages = dict(calls)
-        for category, count in self._beyond.items():
-            _add(messages, category, count)
+        calls = {category: len(own) for category, own in self._ages.items()}
         waited = monotonic() - self.read_at
         return hooks.Handled(
             outbox=self._engine.tables.label,
             synchronous=self._synchronous,
             calls=calls,
-            messages=messages,
+            messages=dict(Counter(calls) + self._beyond),
             lag={
                 category: hooks.Spread(
                     len(own), max(0.0, sum(own) + waited * len(own)), max(0.0, max(own) + waited)
                 )
-                for category, own in self.ages.items()
+                for category, own in self._ages.items()
             },
-            retired=self._retired,
+            retired=dict(self._retired),
         )
 
 
-def _add(counts: dict[int, int], category: int, count: int) -> None:
-    counts[category] = counts.get(category, 0) + count
+class _LostShardError(Exception):
+    """Rolls an atomic handler back: its shard, or its message, is no longer ours."""

@@ -1,56 +1,66 @@
-"""A claimed shard in a pass: without it the messages and their exceptions would be looked up apart."""
+"""A claimed shard in a pass: its messages and what is on record of it."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hybridcloud.outbox.declare.scope import find_scope
-from hybridcloud.outbox.drain.call import policy_of
-from hybridcloud.outbox.drain.coalesce import (
-    CATEGORY,
-    FLAGGED,
-    ID,
-    OBJECT,
-    Group,
-    Groups,
-    Message,
-    N,
-    group_messages,
-)
+from hybridcloud.outbox.declare.scope import Policy, find_scope
+from hybridcloud.outbox.drain.coalesce import Group, Groups, Message, group_messages, with_newer
+from hybridcloud.outbox.store.state import Level, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from hybridcloud.outbox.declare.scope import Policy
-    from hybridcloud.outbox.store.session import Key
+    from hybridcloud.outbox.declare.scope import OutboxScope
+    from hybridcloud.outbox.store.key import ShardKey
+
+_DEFAULT_POLICY: Final = Policy()
+
+
+def policy_of(scope: OutboxScope | None) -> Policy:
+    """Return the policy of a scope; of one that the running code does not know, the default."""
+    return _DEFAULT_POLICY if scope is None else scope.policy
+
+
+class FailureRow(NamedTuple):
+    """A failure on record, as it was read."""
+
+    id: int
+    level: int
+    category: int
+    object_identifier: int
+    message_id: int
+    attempts: int
+    crashed: bool
+    waiting: bool
+
+    def is_of(self, message: Message, *, coalesce: bool) -> bool:
+        """Say whether it is the message's own, or its object's where the scope coalesces."""
+        own = (self.category, self.object_identifier)
+        same = own == (message.category, message.object_identifier)
+        return same and (coalesce or self.message_id == message.id)
 
 
 class Failures:
-    """The recorded failures of one shard.
+    """The recorded failures of one shard."""
 
-    Args:
-        rows: (id, level, category, object, message id, attempts, crashed, waiting).
-    """
-
-    SHARD, CATEGORY, OBJECT = range(3)
-
-    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, rows: Sequence[FailureRow] = ()) -> None:
         self._rows = list(rows)
         self._waiting: set[tuple[int, ...]] = set()
-        for _, level, category, object_identifier, *_, waiting in rows:
-            if waiting:
-                self.hold(level, category, object_identifier)
+        for row in rows:
+            if row.waiting:
+                self.hold(row.level, row.category, row.object_identifier)
 
     def hold(self, level: int, category: int, object_identifier: int) -> None:
         """Let the category, or the object, wait from now on."""
-        if level == self.CATEGORY:
+        if level == Level.CATEGORY:
             self._waiting.add((category,))
-        elif level == self.OBJECT:
+        elif level == Level.OBJECT:
             self._waiting.add((category, object_identifier))
 
     def waits_for(self, category: int, object_identifier: int) -> bool:
@@ -61,52 +71,24 @@ class Failures:
 
     def crash_is_due(self, *, heed: bool) -> bool:
         """Say whether a group that crashed its worker may be tried again."""
-        return any(crashed and not (heed and waiting) for *_, crashed, waiting in self._rows)
+        return any(row.crashed and not (heed and row.waiting) for row in self._rows)
 
-    def attempts(
-        self, category: int, object_identifier: int, message_id: int, policy: Policy
-    ) -> int:
+    def attempts(self, message: Message, *, coalesce: bool) -> int:
         """Return how often this has failed so far; something else's failures don't count."""
-        return max(
-            (
-                row[5]
-                for row in self._rows
-                if _is_of(row, category, object_identifier, message_id, coalesce=policy.coalesce)
-            ),
-            default=0,
-        )
+        own = (row.attempts for row in self._rows if row.is_of(message, coalesce=coalesce))
+        return max(own, default=0)
 
-    def settled_by(
-        self, category: int, object_identifier: int, message_id: int, *, coalesce: bool
-    ) -> list[tuple[int, int]]:
-        """Return (id, level) of the failures that a success of this message settles."""
-        if not self._rows:
-            return []
-        return [
-            (row[0], row[1])
-            for row in self._rows
-            if _is_of(row, category, object_identifier, message_id, coalesce=coalesce)
-        ]
+    def settled_by(self, message: Message, *, coalesce: bool) -> list[FailureRow]:
+        """Return the failures that a success of this message settles."""
+        return [row for row in self._rows if row.is_of(message, coalesce=coalesce)]
 
-    def of_the_shard(self) -> list[tuple[int, int]]:
-        """Return (id, level) of the failures at shard level: settled when the shard drains cleanly."""
-        return [(row[0], row[1]) for row in self._rows if row[1] == self.SHARD]
-
-
-def _is_of(
-    row: tuple[Any, ...],
-    category: int,
-    object_identifier: int,
-    message_id: int,
-    *,
-    coalesce: bool,
-) -> bool:
-    same_key = row[2] == category and row[3] == object_identifier
-    return same_key and (coalesce or row[4] == message_id)
+    def of_the_shard(self) -> list[FailureRow]:
+        """Return the failures at shard level: settled when the shard drains cleanly."""
+        return [row for row in self._rows if row.level == Level.SHARD]
 
 
 class Shard:
-    """A claimed shard in a pass: its messages and what is known of its exceptions.
+    """A claimed shard: its messages and what is known of its exceptions.
 
     Attributes:
         touched: whether anything is parked, failed or held in it, so that each
@@ -122,67 +104,53 @@ class Shard:
     held: AbstractSet[tuple[int, int]] = frozenset()
     newer: Mapping[tuple[int, int], tuple[Message, list[int]]] = MappingProxyType({})
 
-    def __init__(self, key: Key, messages: list[Message], policy: Policy) -> None:
+    def __init__(self, key: ShardKey, messages: list[Message], policy: Policy) -> None:
         self.key = key
         self.messages = messages
         self.policy = policy
-        self.touched: bool = messages[0][FLAGGED]
-
-    @property
-    def scope_number(self) -> int:
-        """The number of the shard's scope."""
-        number: int = self.key[-2]
-        return number
-
-    @property
-    def identifier(self) -> int:
-        """The shard's identifier."""
-        identifier: int = self.key[-1]
-        return identifier
-
-    @property
-    def cell(self) -> str | None:
-        """The target cell; None in a cell's own table."""
-        return self.key[0] if len(self.key) > 2 else None
+        self.touched: bool = messages[0].flagged
 
     @cached_property
     def failures(self) -> Failures:
         """What is recorded of it; found with its messages where it is touched."""
-        return Failures([])
+        return Failures()
 
     def groups(self) -> Groups:
-        """Return the messages grouped as the scope wants it."""
-        return group_messages(self.messages, coalesce=self.policy.coalesce)
+        """Return the messages grouped as the scope wants it, with what supersedes them."""
+        groups = group_messages(self.messages, coalesce=self.policy.coalesce)
+        return with_newer(groups, self.newer) if self.newer else groups
 
-    def hold(self, category: int, object_identifier: int) -> None:
-        """Let what follows of the object wait, from now on in this pass."""
-        self.held = {*self.held, (category, object_identifier)}
+    def hold(self, message: Message) -> None:
+        """Let what follows of the message's object wait, from now on in this pass."""
+        self.held = {*self.held, (message.category, message.object_identifier)}
         self.touched = True
 
-    def older_parked(self, group: Group) -> list[int]:
-        """Return ids of older parked messages of the group's object, which go with it where the scope coalesces."""
+    def captured(self, group: Group) -> list[int]:
+        """Return the ids that go with a group: those read, and older parked ones of its object."""
         if not (self.policy.coalesce and self.parked):
-            return []
-        known = self.parked.get((group.newest[CATEGORY], group.newest[OBJECT]), ())
-        return [each for each, _ in known if each < group.newest[ID]]
+            return group.ids
+        own = (group.newest.category, group.newest.object_identifier)
+        older = [each for each, _ in self.parked.get(own, ()) if each < group.newest.id]
+        return older + group.ids
 
     def is_behind(self, message: Message) -> bool:
         """Say whether a lower id of the message's key may not run yet; where the scope coalesces none is."""
         if self.policy.coalesce:
             return False
-        known = self.parked.get((message[CATEGORY], message[OBJECT]), ())
-        return any(each < message[ID] and reason in {"delayed", "held"} for each, reason in known)
+        known = self.parked.get((message.category, message.object_identifier), ())
+        waiting = {Reason.DELAYED, Reason.HELD}
+        return any(each < message.id and reason in waiting for each, reason in known)
 
 
-def shards_of(keys: Sequence[Key], rows: Sequence[Any]) -> list[Shard]:
+def shards_of(keys: Sequence[ShardKey], rows: Sequence[Any]) -> list[Shard]:
     """Make the shards of what a fetch gave."""
     shards: list[Shard] = []
-    scope, policy = None, policy_of(None)
+    scope, policy = None, _DEFAULT_POLICY
     # By the number of the shard and the id, which come first in a message.
-    for position, messages in groupby(sorted(rows), key=itemgetter(N)):
+    for position, messages in groupby(map(Message._make, sorted(rows)), key=attrgetter("n")):
         key = keys[position - 1]
-        if key[-2] != scope:
-            scope = key[-2]
+        if key.scope != scope:
+            scope = key.scope
             policy = policy_of(find_scope(scope))
         shards.append(Shard(key, list(messages), policy))
     return shards

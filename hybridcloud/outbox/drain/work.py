@@ -1,79 +1,83 @@
-"""One pass of a drainer: without it claimed shards would be held and nothing handled.
+"""One pass of a drainer: the one loop over the messages of claimed shards.
 
-The messages of the claimed shards are read, grouped, handed to handlers with no
-transaction open, and acknowledged in batches. Each message leaves the outbox
-only after its handler returned (rule 2), by its exact id (rule 1).
+The messages are read, grouped, handed to handlers with no transaction open, and acknowledged in
+batches. In the ordinary case each is one turn of the loop; all else is a call out of it.
 """
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from hybridcloud import hooks
 from hybridcloud.outbox.declare.scope import Delivery
 from hybridcloud.outbox.declare.signals import RetryLater
-from hybridcloud.outbox.drain import call as handling
-from hybridcloud.outbox.drain.ahead import NOTHING_KNOWN
-from hybridcloud.outbox.drain.coalesce import (
-    CATEGORY,
-    HEADERS,
-    ID,
-    OBJECT,
-    PAYLOAD,
-    Group,
-    Message,
-    dates_of,
-    each_group,
-)
-from hybridcloud.outbox.drain.failure import record_crash, record_failure, tell_lost
+from hybridcloud.outbox.drain.call import Caller, own_silo
+from hybridcloud.outbox.drain.coalesce import Group
+from hybridcloud.outbox.drain.failure import flush_error, setback, tell_failed, worker_lost
+from hybridcloud.outbox.drain.gate import DROP, RUN, Gate, Park
+from hybridcloud.outbox.drain.limits import LIMITS, Limits
 from hybridcloud.outbox.drain.parked import Freed, bring_back_freed
-from hybridcloud.outbox.drain.plain import Begun, handle_in_a_row
-from hybridcloud.outbox.drain.read import Reader, read_all, read_shards
-from hybridcloud.outbox.drain.settle import Batch
-from hybridcloud.outbox.drain.superseded import with_newer
-from hybridcloud.registry import cell_is_broken
+from hybridcloud.outbox.drain.read import NOTHING_KNOWN, Reader, read_all, read_shards
+from hybridcloud.outbox.drain.settle import Settlement
+from hybridcloud.outbox.store.state import Level, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hybridcloud.outbox.drain.call import Route
+    from hybridcloud.outbox.drain.coalesce import Message
+    from hybridcloud.outbox.drain.gate import Answer
     from hybridcloud.outbox.drain.lease import Leases
     from hybridcloud.outbox.drain.shard import Shard
-    from hybridcloud.outbox.store.session import Engine, Key
+    from hybridcloud.outbox.store.key import ShardKey
+    from hybridcloud.outbox.store.session import Engine
     from hybridcloud.outbox.store.switches import Switches
-    from hybridcloud.outbox.store.tables import OutboxTable
-
-_NOTHING: Final[frozenset[int]] = frozenset()
 
 
 def _never() -> bool:
     return False
 
 
-class Pass:
+@dataclass(slots=True)
+class Done:
+    """What a pass has done.
+
+    Attributes:
+        moved: messages that left the outbox, or were tried and failed.
+        emptied: shards of which everything was read, handled and deleted.
+        left: shards that had no time slice or have more, with the lowest id that may be left.
+        newest_read: the newest id that it read; 0: none.
+        ended_at: the last shard that had its time slice, where not all had; None: all, or none.
+        freed: what its successes let go on.
+    """
+
+    moved: int = 0
+    emptied: list[ShardKey] = field(default_factory=list)
+    left: dict[ShardKey, int] = field(default_factory=dict)
+    newest_read: int = 0
+    ended_at: ShardKey | None = None
+    freed: list[Freed] = field(default_factory=list)
+
+
+class Work:
     """Drains what its leases hold, once.
 
     Args:
         engine: the statements of the outbox table.
         leases: the claimed shards.
         switches: the kill switches in force.
+        limits: how much at once, and for how long.
         read: how messages are read.
         synchronous: whether a writer's own flush does it; for metrics.
         raise_failures: raise the first failure, after it was recorded.
         heed_backoff: leave alone what waits for its next try.
         known: shards with the id up to which nothing of them is left.
         stopped: asked before each shard: what is left then is given back unhandled.
-        deadline: by the monotonic clock; behind it no shard has its turn but the first.
-        turn: seconds after which a shard leaves the rest to a later pass.
-
-    Attributes:
-        emptied: shards of which everything was read, handled and deleted.
-        left: shards that had no turn or have more, with the lowest id that may be left.
-        newest_read: the newest id that it read; 0: none.
-        ended_at: the last shard that had its turn; None: all had.
+        deadline: by the monotonic clock; behind it no shard begins but the first.
+        time_slice: seconds after which a shard leaves the rest to a later pass.
     """
 
     def __init__(
@@ -81,284 +85,277 @@ class Pass:
         engine: Engine,
         leases: Leases,
         switches: Switches,
+        limits: Limits = LIMITS,
         *,
         read: Reader | None = None,
         synchronous: bool = False,
         raise_failures: bool = False,
         heed_backoff: bool = True,
-        known: Mapping[Key, int] = NOTHING_KNOWN,
+        known: Mapping[ShardKey, int] = NOTHING_KNOWN,
         stopped: Callable[[], bool] = _never,
         deadline: float = inf,
-        turn: float = inf,
+        time_slice: float = inf,
     ) -> None:
-        self.engine = engine
-        self.leases = leases
-        self.switches = switches
-        self.read = read or read_all()
-        self.synchronous = synchronous
-        self.raise_failures = raise_failures
-        self.heed_backoff = heed_backoff
-        self.in_testcase = engine.in_testcase
-        self.signal = handling.signal_of(engine)
-        self.batch = Batch(engine, leases, synchronous=synchronous)
-        self.routes: dict[int, Route] = {}
+        self._engine = engine
+        self._leases = leases
+        self._read = read or read_all(limits=limits)
+        self._synchronous = synchronous
+        self._raise_failures = raise_failures
         self._known = known
-        self.stopped = stopped
-        self.deadline = deadline
-        self.turn = turn
-        self.ended_at: Key | None = None
-        self.freed: list[Freed] = []
-        self.moved = 0
-        self.newest_read = 0
-        self.emptied: list[Key] = []
-        self.left: dict[Key, int] = {}
+        self._stopped = stopped
+        self._deadline = deadline
+        self._time_slice = time_slice
+        self._gate = Gate(engine, switches, heed_backoff=heed_backoff, alone=leases.suspect)
+        self._settle = Settlement(engine, leases, limits, synchronous=synchronous)
+        self._call = Caller(engine, leases)
+        self._done = Done()
 
-    def run(self) -> int:
+    def run(self) -> Done:
         """Drain the claimed shards once and give them back.
-
-        Returns:
-            How many messages left the outbox, or were tried and failed.
 
         Raises:
             OutboxFlushError: a handler failed and ``raise_failures`` is set.
             DatabaseError: the engine's own SQL failed; leases expire by themselves.
         """
-        with handling.own_silo(self.engine), self.leases.watched():
+        done = self._done
+        with own_silo(self._engine), self._leases.watched():
             try:
-                self._drain_all(self._read())
-                self.batch.finish(self.leases.keys)
-            except BaseException:
+                shards = self._read_shards()
+                with self._call:
+                    self._drain_all(shards)
+            finally:
                 # Also for SystemExit: what was handled is acknowledged, and the shards are given
                 # back, so that an orderly stop is not taken for a crash (rule 8).
-                self.batch.finish(self.leases.keys)
-                raise
-            finally:
-                self.moved += self.batch.moved
-        bring_back_freed(self.engine, self.freed)
-        return self.moved
+                self._settle.finish(self._leases.keys)
+                done.moved += self._settle.moved
+        bring_back_freed(self._engine, done.freed)
+        return done
 
-    def _read(self) -> list[Shard]:
-        keys, rows = list(self.leases.keys), self.leases.read
-        shards = read_shards(self.engine, keys, self.read, self._known, rows)
-        self.batch.read_at = monotonic()
+    def _read_shards(self) -> list[Shard]:
+        keys, rows = list(self._leases.keys), self._leases.read
+        shards = read_shards(self._engine, keys, self._read, self._known, rows)
+        self._settle.read_at = monotonic()
         # By a reader of its own a sync flush sees a part of each shard.
         self._leave([shard for shard in shards if not shard.is_whole])
-        self.newest_read = max((shard.messages[-1][ID] for shard in shards), default=0)
+        self._done.newest_read = max((shard.messages[-1].id for shard in shards), default=0)
         if hooks.active.after_fetch:
             count = sum(len(shard.messages) for shard in shards)
             for seam in hooks.active.after_fetch:
                 seam(count)
         return shards
 
-    def route(self, category: int) -> Route:
-        """Return what the running code knows of a category, looked up once a pass."""
-        route = self.routes.get(category)
-        if route is None:
-            route = self.routes[category] = handling.route_of(self.engine, category)
-        return route
-
-    def _drain_all(self, shards: list[Shard]) -> None:
-        at = 0
-        while at < len(shards) and not self._is_over(at):
-            at, begun = handle_in_a_row(self, shards, at)
-            if at == len(shards) or (begun is None and self._is_over(at)):
-                break
-            self._drain(shards[at], begun)
-            at += 1
-        if at < len(shards):
-            self._leave(shards[at:])
-            self.ended_at = shards[at - 1].key if at else None
-
-    def _is_over(self, at: int) -> bool:
-        return self.stopped() or (at > 0 and monotonic() > self.deadline)
-
-    def turn_is_over(self, began: float, now: float) -> bool:
-        """Say whether a shard whose turn began then leaves the rest of its messages."""
-        return now - began > self.turn or now > self.deadline
-
-    def cut(self, shard: Shard) -> None:
-        """Leave the rest of a shard, whose turn is over, to a later pass."""
-        shard.is_whole = False
-        self._leave([shard])
-
     def _leave(self, shards: Sequence[Shard]) -> None:
-        self.left.update((shard.key, shard.messages[0][ID]) for shard in shards)
+        self._done.left.update((shard.key, shard.messages[0].id) for shard in shards)
 
-    def _drain(self, shard: Shard, begun: Begun | None) -> None:
-        """Drain a shard with all that may be out of the ordinary, or the rest of one."""
-        groups, goes_on = begun or Begun((), goes_on=True)
-        if begun is None:
-            if shard.cell is not None and cell_is_broken(shard.cell):
-                return  # its breaker opened during the pass: that is no attempt of this shard's
-            is_alone = self.leases.suspect or not shard.touched
-            if not is_alone and shard.failures.crash_is_due(heed=self.heed_backoff):
-                return  # rule 8: a group that crashed its worker is tried alone, by another claim
-            groups = [with_newer(shard, group) for group in each_group(shard.groups())]
-            if self.leases.suspect and not self._settle_crash(shard, groups):
+    def _drain_all(self, shards: Sequence[Shard]) -> None:
+        for at, shard in enumerate(shards):
+            if self._stopped() or (at and monotonic() > self._deadline):
+                self._leave(shards[at:])
+                self._done.ended_at = shards[at - 1].key if at else None
                 return
-        stopped = self._stopped_in(shard) if self.switches.categories else _NOTHING
-        began = monotonic()
-        for left, group in zip(range(len(groups) - 1, -1, -1), groups, strict=True):
-            goes_on = goes_on and self._step(shard, group, stopped)
-            if goes_on and left and self.turn_is_over(began, monotonic()):
-                self.cut(shard)
-                goes_on = False
-        if goes_on:
-            self.went_through(shard)
+            if self._gate.opens(shard):
+                self._drain(shard)
 
-    def _step(self, shard: Shard, group: Group, stopped: frozenset[int]) -> bool:
-        """Deal with one group with all that may be out of the ordinary; say whether the shard goes on."""
-        if not self.leases.owns(shard.key):
-            self.batch.drop(shard.key)
-            return False
-        is_free = self.route(group.newest[CATEGORY]).is_open and not (shard.touched or stopped)
-        if not is_free and self._set_aside(shard, group, stopped):
-            return True
-        return self._handle(shard, group)
-
-    def went_through(self, shard: Shard) -> None:
-        """Note that all groups of a shard have had their turn."""
+    def _drain(self, shard: Shard) -> None:
+        """Hand out a shard's messages, one after another."""
+        newest, larger = shard.groups()
+        if self._leases.handling is not None:
+            settled = self._settle_crash(shard, newest, larger)
+            if settled is None:
+                return
+            newest = settled
+        settle, leases, policy, key = self._settle, self._leases, shard.policy, shard.key
+        last = len(newest) - 1
+        began = now = monotonic()
+        for at, message in enumerate(newest):
+            # Rule 7: a worker that was stalled past its lease handles nothing more of the shard.
+            if not leases.owns(key, now):
+                return
+            settle.begin(now)
+            if not self._hand_out(shard, message, larger.get(message.id)):
+                return
+            now = monotonic()
+            if settle.is_full(policy.ack, now):
+                settle.flush()
+                now = monotonic()
+            if at < last and (now - began > self._time_slice or now > self._deadline):
+                shard.is_whole = False
+                self._leave([shard])
+                return
         if shard.touched:
-            self.batch.forget(shard.failures.of_the_shard())
+            settle.forget(shard.failures.of_the_shard())
         elif shard.is_whole:
-            self.emptied.append(shard.key)
+            self._done.emptied.append(key)
 
-    def _stopped_in(self, shard: Shard) -> frozenset[int]:
-        return self.switches.stopped_categories(shard.scope_number, shard.identifier, shard.cell)
-
-    def _settle_crash(self, shard: Shard, groups: list[Group]) -> bool:
-        """Count what was running when the last drainer vanished (rule 8); say whether the shard goes on."""
-        handling_then, self.leases.handling = self.leases.handling, None
-        for group in groups if handling_then is not None else ():
-            if handling_then in group.ids:
-                groups.remove(group)
-                return record_crash(self, shard, group)
+    def _hand_out(self, shard: Shard, message: Message, group: Group | None) -> bool:
+        """Deal with one message, for its group where that has several; say whether the shard goes on."""
+        answer = self._gate.answer(shard, message)
+        if answer is not RUN or shard.touched or shard.policy.is_special or self._leases.suspect:
+            return self._closely(shard, group or Group.of(message), answer)
+        try:
+            self._call(shard, message, self._gate.routes[message.category])
+        except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+            return self._failed(shard, group or Group.of(message), exc)
+        self._settle.handled(message, group)
         return True
 
-    def _set_aside(self, shard: Shard, group: Group, stopped: frozenset[int]) -> bool:
-        """Deal with a group that no handler may see now; say whether it was such a one."""
-        message = group.newest
-        category = message[CATEGORY]
-        route = self.route(category)
-        if route.is_retired:
-            self.batch.drop_retired(category, self.captured(shard, group))
-            return True
-        if not route.is_open:
-            self._park(shard, group, "unknown")
-            return True
-        key = (category, message[OBJECT])
-        waits = (
-            category in stopped
-            or key in shard.held
-            or (self.heed_backoff and shard.failures.waits_for(*key))
-            or (shard.is_behind(message))
-        )
-        if waits:
-            self._park(shard, group, "held")
-        return waits
+    def _settle_crash(
+        self, shard: Shard, newest: Sequence[Message], larger: Mapping[int, Group]
+    ) -> Sequence[Message] | None:
+        """Count what was running when the last drainer vanished (rule 8).
 
-    def _park(self, shard: Shard, group: Group, reason: str, **more: Any) -> None:
-        """Move a group's message out of the way; older ones of a coalescing group go for good."""
-        newest = group.newest[ID]
-        shard.is_whole = False
-        self.batch.park(group.newest, reason, **more)
-        older = [each for each in self.captured(shard, group) if each != newest]
-        if older:
-            self.take(shard, group, older, calls=0)
-        if not shard.policy.coalesce:
-            shard.hold(group.newest[CATEGORY], group.newest[OBJECT])
-
-    def captured(self, shard: Shard, group: Group) -> list[int]:
-        """Return the ids that go with the group: those read, and older parked ones of its object."""
-        return shard.older_parked(group) + group.ids
-
-    def take(self, shard: Shard, group: Group, ids: list[int], *, calls: int) -> None:
-        """Gather captured messages for the next acknowledgement, parked ones from both tables.
-
-        One that was parked when it was read may have been brought back since.
+        Returns:
+            The messages that are left to hand out; None: the shard does not go on.
         """
-        self.batch.take(group.newest[CATEGORY], ids, group.age, calls=calls)
-        if shard.parked:
-            self.batch.also_parked(set(ids).difference(group.ids))
+        running, self._leases.handling = self._leases.handling, None
+        for message in newest:
+            group = larger.get(message.id) or Group.of(message)
+            if running in group.ids:
+                if not self._failed(shard, group, worker_lost(shard, message)):
+                    return None
+                return [each for each in newest if each is not message]
+        return newest
 
-    def _handle(self, shard: Shard, group: Group) -> bool:
-        """Call the handler and settle the outcome; say whether the shard goes on."""
-        message = group.newest
-        if message[HEADERS] is not None and (error := handling.too_deep(message)) is not None:
-            self.batch.flush()
-            return record_failure(self, shard, group, error, dead=True)
-        if self.leases.suspect and not self.leases.mark(shard.key, message[ID]):
-            self.leases.lost.add(shard.key)
+    def _closely(self, shard: Shard, group: Group, answer: Answer) -> bool:
+        """Deal with a message that is out of the ordinary; say whether the shard goes on."""
+        if answer is DROP:
+            self._settle.drop(group.newest.category, self._capture(shard, group))
+            return True
+        if isinstance(answer, Park):
+            if answer.error is not None:
+                return self._failed(shard, group, answer.error, dead=True)
+            self._park(shard, group, answer.reason)
+            return True
+        policy, message = shard.policy, group.newest
+        once = policy.delivery is Delivery.AT_MOST_ONCE
+        if policy.atomic or once:
+            # Before the mark: an acknowledgement clears it.
+            self._settle.flush()
+        if self._leases.suspect and not self._leases.mark(shard.key, message.id):
             return False
-        if shard.policy.delivery is Delivery.AT_MOST_ONCE:
-            return handling.at_most_once(self, shard, group, self.captured(shard, group))
-        return self._attempt(shard, group)
+        call = partial(self._call, shard, message, self._gate.route(message.category))
+        return self._once(shard, group, call) if once else self._attempt(shard, group, call)
 
-    def _attempt(self, shard: Shard, group: Group) -> bool:
-        captured = self.captured(shard, group) if shard.parked else group.ids
+    def _attempt(self, shard: Shard, group: Group, call: Callable[[], None]) -> bool:
+        """Call a handler whose shard has something parked or failed, is suspect, or atomic."""
+        captured = shard.captured(group)
         try:
             if shard.policy.atomic:
-                if not handling.in_transaction(self, shard, group, captured):
+                if not self._settle.in_transaction(shard.key, group, captured, call):
                     return False
             else:
-                handling.call(self, shard, group.newest)
+                call()
         except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
-            return self.failed(shard, group, exc)
-        self._succeeded(shard, group, captured)
-        return True
-
-    def failed(self, shard: Shard, group: Group, error: Exception) -> bool:
-        """Settle what a handler raised: a wish to be called later, or a failure; say whether the shard goes on."""
-        if not isinstance(error, RetryLater):
-            return record_failure(self, shard, group, error)
-        self._park(shard, group, "delayed", delay=error.delay.total_seconds(), error=error.reason)
-        self.batch.flush(clear_mark=self._marked(shard))
-        return True
-
-    def lost(self, shard: Shard, group: Group, error: BaseException) -> None:
-        """Tell of a message of an at-most-once scope whose handler failed."""
-        tell_lost(self, shard, group, error)
-
-    def freed_by(
-        self, shard: Shard, category: int, object_identifier: int, message_id: int
-    ) -> None:
-        """Let go on what waited for a message that is settled, one way or the other."""
-        settled = shard.failures.settled_by(
-            category, object_identifier, message_id, coalesce=shard.policy.coalesce
-        )
-        self.freed += [
-            Freed(shard.key, level, category, object_identifier) for _, level in settled if level
-        ]
-
-    def as_instance(self, shard: Shard, message: Message) -> OutboxTable:
-        """Return a message as an instance of its outbox model, for an error."""
-        columns = dict(zip(self.engine.tables.sharding_columns, shard.key, strict=True))
-        added, due = dates_of(message)
-        made = self.engine.outbox(
-            category=message[CATEGORY],
-            object_identifier=message[OBJECT],
-            payload=None if message[PAYLOAD] is None else json.loads(message[PAYLOAD]),
-            scheduled_for=due,
-            date_added=added,
-            **columns,
-        )
-        made.pk = message[ID]
-        return made
-
-    def _succeeded(self, shard: Shard, group: Group, captured: list[int]) -> None:
-        policy, message = shard.policy, group.newest
+            return self._failed(shard, group, exc)
         if shard.touched:
-            what = (message[CATEGORY], message[OBJECT], message[ID])
-            settled = shard.failures.settled_by(*what, coalesce=policy.coalesce)
-            if settled:
-                self.batch.forget(settled)
-                self.freed_by(shard, *what)
-        if policy.atomic:
-            self.batch.count(message[CATEGORY], len(captured), group.age, calls=1)
-            return
-        self.take(shard, group, captured, calls=1)
-        if self.batch.is_full(policy.ack, monotonic()) or self.leases.suspect:
-            self.batch.flush(clear_mark=self._marked(shard))
+            self._free(shard, group.newest)
+        if not shard.policy.atomic:
+            self._capture(shard, group)
+            self._settle.handled(group.newest, group._replace(ids=captured))
+        return True
 
-    def _marked(self, shard: Shard) -> Key | None:
-        return shard.key if self.leases.suspect else None
+    def _once(self, shard: Shard, group: Group, call: Callable[[], None]) -> bool:
+        """Move a message to the dead letters, then run its handler; a return deletes it there.
+
+        A failure or a crash leaves a dead letter, and nothing runs twice.
+        """
+        settle, message = self._settle, group.newest
+        shard.is_whole = False
+        if not settle.move_to_dead_letters(message):
+            return True
+        self._supersede(group, self._capture(shard, group))
+        try:
+            call()
+        except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+            settle.note_error(message, exc)
+            self._done.moved += 1
+            self._tell(shard, message, exc, attempts=1, dead=True)
+            return True
+        settle.leave_dead_letters(group)
+        return True
+
+    def _failed(self, shard: Shard, group: Group, error: Exception, *, dead: bool = False) -> bool:
+        """Settle what a handler raised; say whether the shard goes on.
+
+        Raises:
+            OutboxFlushError: where the caller of the drain wants to be told.
+        """
+        settle, leases, key, message = self._settle, self._leases, shard.key, group.newest
+        if isinstance(error, RetryLater):
+            delay = error.delay.total_seconds()
+            self._park(shard, group, Reason.DELAYED, delay=delay, error=error.reason)
+            settle.flush()
+            return True
+        shard.is_whole = False
+        if not leases.owns(key):
+            return False
+        found = setback(self._engine, shard, message, error, token=leases.token, dead=dead)
+        # A poisoned object costs one row: only the newest is tried again.
+        self._supersede(group, self._capture(shard, group))
+        if found.is_dead:
+            self._free(shard, message)
+        statements, params = found.statements, found.params
+        if found.stops_shard:
+            # Given back in the same transaction, so that its backoff is seen with it.
+            releasing, more = leases.releasing([key])
+            statements, params = [*statements, *releasing], params | more
+        settle.send_with(statements, params)
+        self._done.moved += 1
+        if not found.is_dead:
+            shard.failures.hold(found.level, message.category, message.object_identifier)
+            shard.hold(message)
+        self._tell(shard, message, error, attempts=found.attempts, dead=found.is_dead)
+        return not found.stops_shard
+
+    def _tell(
+        self, shard: Shard, message: Message, error: Exception, *, attempts: int, dead: bool
+    ) -> None:
+        tell_failed(
+            self._engine,
+            shard,
+            message,
+            error,
+            attempts=attempts,
+            dead=dead,
+            synchronous=self._synchronous,
+        )
+        if self._raise_failures:
+            raise flush_error(self._engine, shard, message, error) from error
+
+    def _park(
+        self,
+        shard: Shard,
+        group: Group,
+        reason: Reason,
+        *,
+        delay: float | None = None,
+        error: str = "",
+    ) -> None:
+        """Move a group's message out of the way; older ones of a coalescing group go for good."""
+        shard.is_whole = False
+        self._settle.park(group.newest, reason, delay=delay, error=error)
+        self._supersede(group, self._capture(shard, group))
+        if not shard.policy.coalesce:
+            shard.hold(group.newest)
+
+    def _capture(self, shard: Shard, group: Group) -> list[int]:
+        """Return the ids that go with a group, and note which of them were parked when read."""
+        captured = shard.captured(group)
+        if len(captured) > len(group.ids):
+            self._settle.also_parked(set(captured).difference(group.ids))
+        return captured
+
+    def _supersede(self, group: Group, captured: Sequence[int]) -> None:
+        older = [each for each in captured if each != group.newest.id]
+        if older:
+            self._settle.take(group.newest, older)
+
+    def _free(self, shard: Shard, message: Message) -> None:
+        """Forget the failures that a settled message ends, and let go on what waited for it."""
+        settled = shard.failures.settled_by(message, coalesce=shard.policy.coalesce)
+        self._settle.forget(settled)
+        self._done.freed += [
+            Freed(shard.key, row.level, message.category, message.object_identifier)
+            for row in settled
+            if row.level != Level.SHARD
+        ]

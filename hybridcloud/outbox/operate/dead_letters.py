@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.deliver.kick import kick
-from hybridcloud.outbox.drain.call import NOT_FINISHED
+from hybridcloud.outbox.drain.settle import NOT_FINISHED
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.templates import fragments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,17 +22,6 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.tables import OutboxTable
 
 _AT_ONCE: Final = 1000
-# A message of an at-most-once scope is a dead letter while its handler runs: what a live lease
-# covers is not given up, and would run twice.
-_IS_DEAD: Final = """p.reason = 'dead' AND NOT (p.error = %(not_finished)s AND EXISTS (
-    SELECT 1 FROM {lease} l WHERE ({l_key}) = ({p_key}) AND l.until > clock_timestamp()))"""
-_FIND: Final = """
-SELECT p.id, {p_key}, p.category, p.object_identifier, p.error, p.date_added, p.parked_at
-  FROM {parked} p WHERE {is_dead} AND {which} ORDER BY p.id LIMIT %(most)s"""
-_PURGE: Final = """
-DELETE FROM {parked} p WHERE {is_dead} AND p.id = ANY(%(ids)s) RETURNING p.id"""
-# Fresh attempts: nothing remembers the old ones.
-_FORGET: Final = "DELETE FROM {failure} WHERE message_id = ANY(%(ids)s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +74,15 @@ def find(outbox: type[OutboxTable], alias: str, which: Which, *, limit: int) -> 
     """Return dead letters of an outbox table, the oldest first."""
     engine = Engine(outbox, alias)
     tests, params = _tests(engine, which)
-    text = _FIND.format(which=" AND ".join(tests), **_words(engine))
+    text = engine.sql("find_dead", which=" AND ".join(tests))
     with engine.connection.cursor() as sql:
         sql.execute(text, {**params, "most": limit, "not_finished": NOT_FINISHED})
         rows = sql.fetchall()
     width = len(engine.tables.sharding_columns)
-    return [DeadLetter(row[0], tuple(row[1 : 1 + width]), *row[1 + width :]) for row in rows]
+    return [
+        DeadLetter(row[0], ShardKey(*row[1 : 1 + width]).columns(), *row[1 + width :])
+        for row in rows
+    ]
 
 
 def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
@@ -98,12 +92,9 @@ def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
         How many were still there.
     """
     engine = Engine(outbox, alias)
-    words = _words(engine)
-    which = f"{words['is_dead']} AND p.id = ANY(%(ids)s)"
-    moved = 0
-    for chunk in _chunks(ids):
-        statements = [engine.sql("bring_back", which=which), _FORGET.format(**words)]
-        moved += _moved(engine, statements, chunk)
+    bring_back = engine.sql("bring_back", which=fragments()["requeued"])
+    statements = [bring_back, engine.sql("forget_attempts")]
+    moved = sum(_moved(engine, statements, chunk) for chunk in _chunks(ids))
     if moved:
         # Their ids are low: what looks for new ones would pass them by.
         kick(outbox, alias)
@@ -113,7 +104,7 @@ def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
 def purge(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
     """Delete dead letters for good; return how many were still there."""
     engine = Engine(outbox, alias)
-    text = _PURGE.format(**_words(engine))
+    text = engine.sql("purge_dead")
     return sum(_moved(engine, [text], chunk) for chunk in _chunks(ids))
 
 
@@ -125,17 +116,6 @@ def _moved(engine: Engine, statements: Sequence[str], ids: Sequence[int]) -> int
 def _chunks(ids: Sequence[int]) -> list[list[int]]:
     ordered = sorted(set(ids))
     return [ordered[start : start + _AT_ONCE] for start in range(0, len(ordered), _AT_ONCE)]
-
-
-def _words(engine: Engine) -> dict[str, str]:
-    columns = engine.tables.sharding_columns
-    words = {
-        "lease": engine.tables.lease,
-        "parked": engine.tables.parked,
-        "failure": engine.tables.failure,
-        **{f"{a}_key": ", ".join(f"{a}.{column}" for column in columns) for a in "pl"},
-    }
-    return {**words, "is_dead": _IS_DEAD.format(**words)}
 
 
 def _tests(engine: Engine, which: Which) -> tuple[list[str], dict[str, Any]]:

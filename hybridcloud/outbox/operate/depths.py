@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def shard_depths(
             f"Limit {limit} of get_shard_depths_descending is not positive. Use None for all."
         )
     engine = Engine(outbox, alias)
-    names = (*engine.tables.sharding_columns, "depth")
-    rows = engine.query("depths", {"most": limit})
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    names = engine.tables.sharding_columns
+    return [
+        {**dict(zip(names, ShardKey(*key).columns(), strict=True)), "depth": depth}
+        for *key, depth in engine.query("depths", {"most": limit})
+    ]

@@ -1,20 +1,17 @@
-"""Runs the engine's SQL: without it each caller would pin plans, relax commits and read back rows in its own way.
+"""The session that runs the engine's SQL.
 
-The texts are in ``queries.sql``. A call of `Engine.run` is one round trip and
-one transaction, however many statements it holds, with plans pinned: a queue's
-statistics are always wrong.
+A call of `Engine.run` is one round trip and one transaction, however many statements it holds,
+with plans pinned: a queue's statistics are always wrong. The texts are in ``sql/*.sql``.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from django.db import InterfaceError, OperationalError, connections
 
 from hybridcloud.errors import OutboxTransactionError
+from hybridcloud.outbox.store.templates import sql
 from silos.guard import is_testcase_transaction, open_blocks
 
 if TYPE_CHECKING:
@@ -23,9 +20,9 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
 
-    from hybridcloud.outbox.store.tables import OutboxTable, TableNames
+    from hybridcloud.outbox.store.key import ShardKey
+    from hybridcloud.outbox.store.tables import OutboxTable
 
-type Key = tuple[Any, ...]
 type Rows = list[tuple[Any, ...]]
 
 # Forbidden plans are priced as if they cost millions, which makes a stock PostgreSQL compile each
@@ -35,91 +32,9 @@ _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; "
 _PINS_BY_ID: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
 _PINS: Final = f"{_PINS_BY_ID}SET LOCAL enable_sort = off; SET LOCAL jit = off; "
 _RELAXED: Final = "SET LOCAL synchronous_commit = off; "
-_TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
-_ALIASES: Final = "oklfpgcsqdh"
-# What `coalesce.Message` says. Times as text: a time that nobody asks for need not become a datetime.
-_MESSAGE: Final = (
-    "o.id, o.category, o.object_identifier, o.payload::text, "
-    "CASE WHEN o.scheduled_for <> o.date_added THEN o.scheduled_for::text END, "
-    "o.date_added::text, o.headers::text, "
-    "date_part('epoch', clock_timestamp() - greatest(o.date_added, o.scheduled_for))"
-)
 NO_BOUND: Final = 2**63 - 1
 _DEADLOCK: Final = "40P01"
 _KEPT: Final = "_hybridcloud_cursor"
-
-
-@cache
-def _texts() -> Mapping[str, str]:
-    text = Path(__file__).with_name("queries.sql").read_text(encoding="utf-8")
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return {
-        name: re.sub(r"^--.*\n", "", body, flags=re.MULTILINE).strip()
-        for name, body in zip(parts[1::2], parts[2::2], strict=True)
-    }
-
-
-@cache
-def sql(tables: TableNames, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
-    """Return a named statement of ``queries.sql`` for these tables.
-
-    Args:
-        tables: of an outbox.
-        name: the statement's name.
-        one: for a single shard.
-        off: heed shards and scopes that a switch stops.
-        more: further words to fill in; each may take from all before it.
-    """
-    columns = tables.sharding_columns
-    arrays = [f"%(key_{column})s::{_TYPES[column]}[]" for column in columns]
-    one_values = [f"({array})[1]" for array in arrays]
-    one_key = ", ".join(one_values)
-    control = "cell_name" in columns
-    words = {
-        "outbox": tables.outbox,
-        "parked": tables.parked,
-        "lease": tables.lease,
-        "failure": tables.failure,
-        "key": ", ".join(columns),
-        "arrays": ", ".join(arrays),
-        "one_key": one_key,
-        # Of one row the planner makes constants.
-        "keys": f"{f'(SELECT {one_key})' if one else f'unnest({", ".join(arrays)})'} k({', '.join(columns)})",
-        "only": "%(only)s",
-        "o_message": _MESSAGE,
-        "in_cell": "cell_name = %(cell)s AND " if control else "",
-        "cell_value": "%(cell)s::text AS cell_name, " if control else "",
-    }
-    for alias in _ALIASES:
-        qualified = [f"{alias}.{column}" for column in columns]
-        words[f"{alias}_key"] = ", ".join(qualified)
-        words[f"{alias}_in_shard"] = _in_shard(qualified, [f"k.{column}" for column in columns])
-        words[f"{alias}_in_one"] = _in_shard(qualified, one_values)
-        words[f"{alias}_of_keys"] = " AND ".join(
-            f"{column} = ANY({array})" for column, array in zip(qualified, arrays, strict=True)
-        )
-        words[f"{alias}_key_text"] = f"concat_ws(':', {', '.join(qualified)})"
-        words[f"{alias}_in_cell"] = f"{alias}.cell_name = %(cell)s AND " if control else ""
-        words[f"{alias}_cell_on"] = (
-            f"{alias}.cell_name <> ALL(%(off_cells)s::text[])" if control else "true"
-        )
-    words["not_off"] = f"{_texts()['not_off']} " if off else ""
-    words["keeps"] = _texts()["keeps"]
-    words["due"] = _texts()["due"].format(**words)
-    for word, text in more.items():
-        words[word] = text.format(**words)
-    return _texts()[name].format(**words)
-
-
-def _in_shard(columns: Sequence[str], values: Sequence[str]) -> str:
-    equal = [f"{column} = {value}" for column, value in zip(columns, values, strict=True)]
-    equal[-1] = f"{columns[-1]} BETWEEN {values[-1]} AND {values[-1]}"
-    return " AND ".join(equal)
-
-
-def key_text(key: Key) -> str:
-    """Return a shard's key as the statements write it: ``eu:0:42`` or ``0:42``."""
-    return ":".join(map(str, key))
 
 
 def int_array(values: Iterable[int]) -> str:
@@ -147,7 +62,7 @@ class Engine:
 
     @property
     def in_testcase(self) -> bool:
-        """Whether the open transaction is a test case's own (ENGINE 9): no pins, no renewal, no kick."""
+        """Whether the open transaction is a test case's own: no pins, no renewal, no kick."""
         connection = self.connection
         return bool(connection.in_atomic_block) and is_testcase_transaction(connection)
 
@@ -164,15 +79,15 @@ class Engine:
                 f"outbox_context(transaction.atomic()) flush after its commit."
             )
 
-    def keys(self, keys: Sequence[Key]) -> dict[str, Any]:
+    def keys(self, keys: Sequence[ShardKey]) -> dict[str, Any]:
         """Return shard keys as the array parameters of a statement."""
-        columns = self.tables.sharding_columns
-        if not keys:
-            return {f"key_{column}": [] for column in columns}
-        return {
-            f"key_{column}": list(values) if column == "cell_name" else int_array(values)
-            for column, values in zip(columns, zip(*keys, strict=True), strict=True)
+        params: dict[str, Any] = {
+            "key_shard_scope": int_array([key.scope for key in keys]),
+            "key_shard_identifier": int_array([key.identifier for key in keys]),
         }
+        if "cell_name" in self.tables.sharding_columns:
+            params["key_cell_name"] = [key.cell for key in keys]
+        return params
 
     def sql(self, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
         """Return a named statement for this table; see `sql`."""
@@ -265,7 +180,7 @@ class Engine:
 
 
 class _Snapshot:
-    """Two reads of one moment, for a shard whose parked messages matter (ENGINE 3).
+    """Two reads of one moment, for a shard whose parked messages matter.
 
     Else a message that is brought back between the two reads would be seen by
     neither, and a newer one of its object be handled before it.

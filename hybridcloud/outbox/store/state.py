@@ -9,6 +9,7 @@ any.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from random import random
 from typing import Any, ClassVar
 
 from django.db import models
@@ -21,6 +22,15 @@ from silos import cell_silo_model, control_silo_model
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(hours=1)
+
+
+def backoff_s(attempts: int) -> float:
+    """Return seconds until the next try: doubled at each attempt, at most an hour, with jitter.
+
+    The jitter keeps shards that failed together from coming back as a herd.
+    """
+    doubled = FIRST_DELAY.total_seconds() * 2.0 ** min(attempts - 1, 30)
+    return min(doubled, LONGEST_DELAY.total_seconds()) * (0.8 + 0.2 * random())  # noqa: S311 - no secret
 
 
 class Reason(models.TextChoices):

@@ -1,4 +1,4 @@
-"""Kill switches: without them a handler that does harm could be stopped by a deploy only (rule 5).
+"""Kill switches: what people have stopped, without a deploy (rule 5).
 
 A switch names a scope, a shard identifier, a target cell and a category; each
 may be left out, which means any. Without a category it stops whole shards;
@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hybridcloud import options
 from hybridcloud.outbox.declare.category import OutboxCategory, all_categories
 from hybridcloud.outbox.declare.scope import OutboxScope, all_scopes
-from hybridcloud.registry import cell_is_broken
-from silos import SiloMode
+from hybridcloud.outbox.store.key import ShardKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hybridcloud.outbox.store.session import Key
-    from hybridcloud.outbox.store.tables import OutboxTable
 
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
@@ -69,22 +66,16 @@ class Switches:
     cells: frozenset[str] = field(default=frozenset())
     everything: bool = False
 
-    def stops(self, key: Key) -> bool:
-        """Say whether a switch or a breaker stops the whole shard of this key."""
-        cell = key[0] if len(key) > 2 else None
-        stopped_cell = cell is not None and is_cell_stopped(self, cell)
-        return stopped_cell or self.stops_shard(key[-2], key[-1], cell)
+    def stops(self, key: ShardKey) -> bool:
+        """Say whether a switch stops the whole shard."""
+        return any(_names(switch, key) for switch in self.shards)
 
-    def stops_shard(self, scope: int, identifier: int, cell: str | None) -> bool:
-        """Say whether the whole shard is switched off."""
-        return any(_names(switch, scope, identifier, cell) for switch in self.shards)
-
-    def stopped_categories(self, scope: int, identifier: int, cell: str | None) -> frozenset[int]:
+    def stopped_categories(self, key: ShardKey) -> frozenset[int]:
         """Return the categories that are switched off in the shard."""
         return frozenset(
             switch.category
             for switch in self.categories
-            if switch.category is not None and _names(switch, scope, identifier, cell)
+            if switch.category is not None and _names(switch, key)
         )
 
     def scopes_of(self, cell: str | None) -> frozenset[int]:
@@ -105,17 +96,13 @@ class Switches:
             for scope in (scopes if switch.scope is None else [switch.scope])
         ]
 
-    def named_shards(self, cells: Sequence[str | None]) -> list[tuple[Any, ...]]:
-        """Return the keys of single shards that are stopped, for these target cells; None: a cell's own table."""
-        return [
-            (scope, identifier) if cell is None else (cell, scope, identifier)
-            for cell in cells
-            for scope, identifier in self.shards_of(cell)
-        ]
+    def named_shards(self, cells: Sequence[str | None]) -> list[ShardKey]:
+        """Return the single shards that are stopped, for these target cells; None: a cell's own table."""
+        return [ShardKey(*own, cell) for cell in cells for own in self.shards_of(cell)]
 
 
 def current() -> Switches:
-    """Return the switches in force: the runtime options, and cells whose breaker is open."""
+    """Return the switches in force, from the runtime options."""
     return _compile(
         _frozen(options.get(DISABLED_SHARDS)),
         tuple(options.get(DISABLED_ORGANIZATIONS)),
@@ -123,16 +110,11 @@ def current() -> Switches:
     )
 
 
-def is_cell_stopped(switches: Switches, cell: str) -> bool:
-    """Say whether nothing may be sent to a cell now: it is switched off, or its breaker is open."""
-    return switches.everything or cell in switches.cells or cell_is_broken(cell)
-
-
-def _names(switch: Switch, scope: int, identifier: int, cell: str | None) -> bool:
+def _names(switch: Switch, key: ShardKey) -> bool:
     return (
-        switch.scope in (None, scope)
-        and switch.identifier in (None, identifier)
-        and switch.cell in (None, cell)
+        switch.scope in (None, key.scope)
+        and switch.identifier in (None, key.identifier)
+        and switch.cell in (None, key.cell)
     )
 
 
@@ -190,12 +172,3 @@ def _number(
     if value is None or isinstance(value, int):
         return value
     return next((member.value for member in members if member.name == value), -1)
-
-
-def is_switched_off(outbox: type[OutboxTable], key: Key) -> bool:
-    """Say whether a kill switch stops the whole shard."""
-    switches = current()
-    control = outbox.silo_mode is SiloMode.CONTROL
-    if control and (key[0] in switches.cells):
-        return True
-    return switches.stops_shard(key[-2], key[-1], key[0] if control else None)

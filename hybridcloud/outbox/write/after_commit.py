@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.write.mixins import ProducingModel
 
@@ -32,13 +33,13 @@ class WrittenRow(NamedTuple):
 
     Attributes:
         id: its id.
-        shard: the values of its sharding columns.
+        shard: its shard.
         category: its category's number.
         object_identifier: its object.
     """
 
     id: int
-    shard: tuple[Any, ...]
+    shard: ShardKey
     category: int
     object_identifier: int
 

@@ -13,7 +13,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.declare.category import validated_scope
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import int_array
+from hybridcloud.outbox.store.templates import COLUMN_TYPES
 from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, register
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.tables import OutboxTable
 
 MOST_PER_STATEMENT: Final = 20_000
-_TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
 _INTEGERS: Final = frozenset({"integer", "bigint"})
 _REST: Final = {
     "category": "integer",
@@ -123,7 +124,11 @@ def _insert_chunk(
             message._state.adding = False
             message._state.db = connection.alias
         if row.flush and not delayed:
-            written.append(WrittenRow(identifier, row.shard, row.category, row.object_identifier))
+            written.append(
+                WrittenRow(
+                    identifier, ShardKey.of_columns(row.shard), row.category, row.object_identifier
+                )
+            )
     register(connection, Batch(outbox, Counter(row.category for row in rows), written))
 
 
@@ -164,7 +169,7 @@ def _is_same(column: Sequence[Any]) -> bool:
 
 @cache
 def _columns(outbox: type[OutboxTable], *, delayed: bool) -> dict[str, str]:
-    columns = {column: _TYPES[column] for column in outbox.sharding_columns} | _REST
+    columns = {column: COLUMN_TYPES[column] for column in outbox.sharding_columns} | _REST
     return columns | {"delay_s": "double precision"} if delayed else columns
 
 

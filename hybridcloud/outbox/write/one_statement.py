@@ -19,6 +19,7 @@ from hybridcloud.causation import current_headers
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.cell_mapping import quoted
 from hybridcloud.outbox.declare.identifiers import shard_field
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, announce, register
 from hybridcloud.outbox.write.context import buffer_of, is_flushing
 from hybridcloud.outbox.write.insert import as_json
@@ -124,7 +125,9 @@ class Rewriter(ABC):
     def written(self, row: tuple[int, int, int]) -> WrittenRow:
         """Return the message of which the INSERT returned a row."""
         identifier, shard, about = row
-        return WrittenRow(identifier, (self.scope.value, shard), self.model.category.value, about)
+        return WrittenRow(
+            identifier, ShardKey(self.scope.value, shard), self.model.category.value, about
+        )
 
 
 @cache

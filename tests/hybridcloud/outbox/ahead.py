@@ -9,16 +9,16 @@ from hybridcloud.outbox.drain import ahead as horizon
 from hybridcloud.outbox.store.session import Engine
 from silos import SiloMode, assume_silo
 
-from .engine import US, Kind, drain_us, listening, message, write
+from .engine import US, Kind, drain_us, listening, message, tuned, write
 
 if TYPE_CHECKING:
-    from hybridcloud.outbox.drain.ahead import Horizon
+    from hybridcloud.outbox.drain.ahead import Ahead
 
 SHARDS = 5
 
 
-def known() -> Horizon:
-    return horizon.horizon_of(Engine(CellOutbox, US), None)
+def known() -> Ahead:
+    return horizon.ahead_of(Engine(CellOutbox, US), None, tuned.limits)
 
 
 def learn() -> None:
@@ -35,4 +35,4 @@ def sweep(**more: Any) -> None:
     from hybridcloud.outbox.drain.loop import Drainer
 
     with assume_silo(SiloMode.CELL, cell="us"):
-        Drainer(CellOutbox, US).sweep(**more)
+        Drainer(CellOutbox, US, limits=tuned.limits).sweep(**more)

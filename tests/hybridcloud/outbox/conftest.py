@@ -17,23 +17,34 @@ ALIASES = ["control", "cell_us", "cell_eu"]
 @pytest.fixture
 def committed(transactional_db: None) -> None:
     """Use real commits in all silos: for tests with several connections."""
-    from hybridcloud.outbox.drain import due as turns
+    from hybridcloud.outbox.drain import due
 
-    turns.forget()
+    due.forget()
 
 
 @pytest.fixture
-def slow_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def slow_looks(_limits: None) -> Iterator[None]:
     """Let every look seem slow, so that drainers go ahead whenever they may."""
-    from hybridcloud.outbox.drain import ahead as horizon
+    from hybridcloud.outbox.drain import ahead
 
-    monkeypatch.setattr(horizon, "_SLOW", -1000.0)
-    monkeypatch.setattr(horizon, "_SLOW_CLAIMS", 1)
-    monkeypatch.setattr(horizon, "_QUICK", 0.0)
-    monkeypatch.setattr(horizon, "_SETTLE_EVERY", 0.0)
-    horizon.forget()
+    from .engine import tune
+
+    tune(slow_s=-1000.0, slow_claims=1, quick_s=0.0, settle_every_s=0.0)
+    ahead.forget()
     yield
-    horizon.forget()
+    ahead.forget()
+
+
+@pytest.fixture(autouse=True)
+def _limits() -> Iterator[None]:
+    """Have the limits of production again behind a test that changed them."""
+    from hybridcloud.outbox.drain.limits import LIMITS
+
+    from .engine import tuned
+
+    tuned.limits = LIMITS
+    yield
+    tuned.limits = LIMITS
 
 
 @pytest.fixture

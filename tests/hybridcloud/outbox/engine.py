@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,6 +30,7 @@ from hybridcloud.outbox import (
     process_cell_outbox,
     scope_categories,
 )
+from hybridcloud.outbox.drain.limits import LIMITS, Limits
 from hybridcloud.outbox.store.state import CellFailure, CellLease, CellParked
 from silos import SiloMode, assume_silo
 
@@ -151,12 +152,27 @@ def pass_time(seconds: float) -> None:
             each.handler_since -= seconds
 
 
+@dataclass
+class Tuned:
+    """The limits of this test's drainers, which `tune` changes."""
+
+    limits: Limits = LIMITS
+
+
+tuned = Tuned()
+
+
+def tune(**changes: Any) -> None:
+    """Give the drainers of this test other limits from now on."""
+    tuned.limits = replace(tuned.limits, **changes)
+
+
 def drain_us(**more: Any) -> int:
     """Drain the us cell's outbox as a task does, until nothing is due."""
     from hybridcloud.outbox.drain.loop import Drainer
 
     with assume_silo(SiloMode.CELL, cell="us"):
-        return Drainer(CellOutbox, US, **more).sweep()
+        return Drainer(CellOutbox, US, limits=tuned.limits, **more).sweep()
 
 
 @dataclass

@@ -5,21 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridcloud.outbox.drain.coalesce import (
-    CATEGORY,
-    ID,
-    OBJECT,
-    Group,
-    Message,
-    each_group,
-    group_messages,
-)
+from hybridcloud.outbox.drain.coalesce import Group, Message, group_messages, with_newer
 
 NOW = "2026-01-01 00:00:00+00"
 
 
 def make(message_id: int, category: int, obj: int) -> Message:
-    return (
+    return Message(
         1,
         message_id,
         category,
@@ -34,7 +26,8 @@ def make(message_id: int, category: int, obj: int) -> Message:
 
 
 def group(rows: list[Message], *, coalesce: bool) -> list[Group]:
-    return each_group(group_messages(rows, coalesce=coalesce))
+    newest, larger = group_messages(rows, coalesce=coalesce)
+    return [larger.get(each.id) or Group.of(each) for each in newest]
 
 
 messages = st.lists(
@@ -48,17 +41,17 @@ def test_every_message_is_captured_exactly_once(rows: list[Message]) -> None:
     for coalesce in (True, False):
         groups = group(rows, coalesce=coalesce)
         captured = [each for one in groups for each in one.ids]
-        assert sorted(captured) == sorted(row[ID] for row in rows)
+        assert sorted(captured) == sorted(row.id for row in rows)
 
 
 @given(messages)
 def test_the_newest_of_an_object_is_handled_and_it_alone(rows: list[Message]) -> None:
     groups = group(rows, coalesce=True)
-    keys = [(each.newest[CATEGORY], each.newest[OBJECT]) for each in groups]
+    keys = [(each.newest.category, each.newest.object_identifier) for each in groups]
     assert len(keys) == len(set(keys))
     for key, each in zip(keys, groups, strict=True):
-        same = [row[ID] for row in rows if (row[CATEGORY], row[OBJECT]) == key]
-        assert each.newest[ID] == max(same)
+        same = [row.id for row in rows if (row.category, row.object_identifier) == key]
+        assert each.newest.id == max(same)
         assert each.ids == same
 
 
@@ -79,7 +72,8 @@ def test_the_age_of_a_group_is_that_of_its_oldest_message() -> None:
     assert only.age == -3.0
 
 
-def test_groups_behind_an_index_are_the_rest_of_all() -> None:
-    grouped = group_messages([make(1, 0, 0), make(2, 0, 1), make(3, 0, 0)], coalesce=True)
-    assert each_group(grouped, 1) == each_group(grouped)[1:]
-    assert [each.ids for each in each_group(grouped)] == [[1, 3], [2]]
+def test_what_is_newer_takes_the_place_of_what_it_supersedes() -> None:
+    groups = group_messages([make(1, 0, 0), make(2, 0, 1), make(3, 0, 0)], coalesce=True)
+    newest, larger = with_newer(groups, {(0, 0): (make(9, 0, 0), [9, 7])})
+    assert [each.id for each in newest] == [9, 2]
+    assert larger == {9: Group(make(9, 0, 0), [1, 3, 7, 9], -1.0)}

@@ -8,11 +8,10 @@ import pytest
 from django.db import transaction
 
 from hybridcloud.outbox import CellOutbox, outbox_context
-from hybridcloud.outbox.drain import settle as batch
 from hybridcloud.outbox.store.state import CellLease
 from silos import SiloMode, assume_silo
 
-from .engine import US, Kind, Lane, drain_us, ids, listening, message
+from .engine import US, Kind, Lane, drain_us, ids, listening, message, tune
 from .wire import Traffic, traffic
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def drain(kind: Kind = Kind.PLAIN, *, calls: int) -> Traffic:
 def _warm(committed: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Count the same on a slow machine: neither renewals nor acknowledgements by the clock."""
     settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "LEASE": 600}
-    monkeypatch.setattr(batch, "LONGEST_UNACKNOWLEDGED", 600.0)
+    tune(longest_unacknowledged_s=600.0)
     drain_us()
 
 

@@ -9,6 +9,7 @@ from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.deliver.tick import tick
 from hybridcloud.outbox.drain.due import FIRST, find_due_shards
 from hybridcloud.outbox.drain.lease import Leases
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellLease, CellParked
 from hybridcloud.outbox.store.switches import Switches
@@ -128,7 +129,7 @@ def test_a_shard_whose_crash_is_due_is_claimed_to_be_drained_alone_and_not_other
     if heed:
         make_due()
         assert find_due_shards(CellOutbox, alias=US, limit=10) == [(Lane.BY_OBJECT, 2)]
-    ill, well = ((int(Lane.BY_OBJECT), shard) for shard in (1, 2))
+    ill, well = (ShardKey(int(Lane.BY_OBJECT), shard) for shard in (1, 2))
     due = Leases(Engine(CellOutbox, US))
     assert due.claim_due(after=FIRST, most=10, switches=Switches(), heed_backoff=heed)
     assert due.keys == [well]

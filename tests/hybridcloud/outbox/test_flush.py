@@ -13,9 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from hybridcloud import causation, hooks
 from hybridcloud.outbox import CellOutbox, OutboxFlushError, outbox_context
 from hybridcloud.outbox.deliver import flush, kick
-from hybridcloud.outbox.drain.shard import Failures
 from hybridcloud.outbox.store.session import Engine
-from hybridcloud.outbox.store.state import CellFailure, CellLease
+from hybridcloud.outbox.store.state import CellFailure, CellLease, Level
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
 
@@ -168,9 +167,9 @@ SHARD = {"shard_scope": int(Lane.BY_OBJECT), "shard_identifier": 1}
     [
         ({"until": PAST}, {}, False),
         ({"until": SOON, "suspect": True}, {}, False),
-        ({}, {"level": Failures.SHARD, "scheduled_for": SOON}, False),
-        ({}, {"level": Failures.OBJECT, "scheduled_for": PAST, "crashed": True}, False),
-        ({"until": SOON}, {"level": Failures.OBJECT, "scheduled_for": SOON, "crashed": True}, True),
+        ({}, {"level": Level.SHARD, "scheduled_for": SOON}, False),
+        ({}, {"level": Level.OBJECT, "scheduled_for": PAST, "crashed": True}, False),
+        ({"until": SOON}, {"level": Level.OBJECT, "scheduled_for": SOON, "crashed": True}, True),
     ],
     ids=["lost", "drained alone", "backoff", "crash that is due", "crash that waits"],
 )

@@ -13,13 +13,10 @@ from django.db import transaction
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, outbox_context
 from hybridcloud.outbox.declare.signals import RetryLater
-from hybridcloud.outbox.drain import ahead as horizon
-from hybridcloud.outbox.drain import loop as drain
-from hybridcloud.outbox.drain import read as reading
-from hybridcloud.outbox.drain import settle as batch
 from hybridcloud.outbox.drain.loop import Drainer
 from hybridcloud.outbox.drain.parked import bring_back
 from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
@@ -36,6 +33,8 @@ from .engine import (
     message,
     parked,
     put,
+    tune,
+    tuned,
     write,
 )
 
@@ -107,9 +106,9 @@ def test_a_shard_has_one_turn_in_a_round_however_many_looks_it_fills(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     learn()
-    monkeypatch.setattr(horizon, "ROWS", 3)
-    monkeypatch.setattr(reading, "MESSAGES_PER_PASS", 2)
-    monkeypatch.setattr(reading, "LEAST_PER_SHARD", 2)
+    tune(rows_per_look=3)
+    tune(messages_per_pass=2)
+    tune(least_per_shard=2)
     write(*(message(Kind.ORDERED, 1, obj=n) for n in range(10)), message(Kind.ORDERED, 2, obj=100))
     with listening(Kind.ORDERED) as seen:
         drain_us()
@@ -160,7 +159,7 @@ def test_what_another_drainer_brings_back_does_not_come_after_what_is_newer(
 def test_a_look_at_everything_forgets_what_may_be_wrong() -> None:
     learn()
     # As if ids had begun again, in a database that was restored.
-    known().emptied[(int(Kind.ORDERED.get_scope()), 3)] = 10**12
+    known().emptied[ShardKey(int(Kind.ORDERED.get_scope()), 3)] = 10**12
     with listening(Kind.ORDERED) as seen:
         put(Kind.ORDERED, shard=2)
         sweep(whole=True)
@@ -173,7 +172,7 @@ def test_messages_that_were_passed_are_found_by_the_next_look_behind() -> None:
     learn()
     waiting = put(Kind.ORDERED, shard=3)
     known().settled = known().passed = waiting
-    known().emptied[(int(Kind.ORDERED.get_scope()), 3)] = waiting
+    known().emptied[ShardKey(int(Kind.ORDERED.get_scope()), 3)] = waiting
     with listening(Kind.ORDERED) as seen:
         drain_us()
         assert seen.calls == []
@@ -185,7 +184,7 @@ def test_messages_that_were_passed_are_found_by_the_next_look_behind() -> None:
 
 def test_a_deep_shard_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     learn()
-    monkeypatch.setattr(reading, "MESSAGES_PER_PASS", 20)
+    tune(messages_per_pass=20)
     write(*(message(Kind.ORDERED, obj=n) for n in range(50)))
     with listening(Kind.ORDERED) as seen:
         drain_us()
@@ -213,8 +212,8 @@ def test_a_deep_shard_is_neither_passed_by_nor_taken_for_empty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is read in parts, while shards that are read whole move on what counts as settled."""
-    monkeypatch.setattr(reading, "MESSAGES_PER_PASS", 1)
-    monkeypatch.setattr(reading, "LEAST_PER_SHARD", 2)
+    tune(messages_per_pass=1)
+    tune(least_per_shard=2)
     learn()
     write(*(message(Kind.ORDERED, 1, obj=n) for n in range(7)), message(Kind.ORDERED, 2, obj=100))
     with listening(Kind.ORDERED) as seen:
@@ -231,8 +230,8 @@ def test_what_had_no_turn_is_not_passed_by(
     monkeypatch: pytest.MonkeyPatch, most: int, deep: int, budget: float
 ) -> None:
     """Whether a shard's turn was over, or the time of the drain."""
-    monkeypatch.setattr(drain, "TURN", 0.0)
-    monkeypatch.setattr(batch, "LONGEST_UNACKNOWLEDGED", 0.0)
+    tune(time_slice_s=0.0)
+    tune(longest_unacknowledged_s=0.0)
     learn()
     write(*(message(Kind.ORDERED, 1, obj=n) for n in range(deep)))
     known().settled = put(Kind.ORDERED, 2, obj=100)
@@ -271,7 +270,9 @@ def test_what_a_stop_left_is_not_passed_by(*, whole: bool) -> None:
 
     with listening(Kind.ORDERED) as seen, assume_silo(SiloMode.CELL, cell="us"):
         with hooks.installed(Stop()):
-            Drainer(CellOutbox, US, stopped=lambda: is_stopped).sweep(whole=whole)
+            Drainer(CellOutbox, US, limits=tuned.limits, stopped=lambda: is_stopped).sweep(
+                whole=whole
+            )
         assert (seen.calls, len(ids())) == ([], 1)
         assert known().leads
         drain_us()
@@ -280,7 +281,7 @@ def test_what_a_stop_left_is_not_passed_by(*, whole: bool) -> None:
 
 def test_behind_a_look_at_everything_a_round_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     learn()
-    monkeypatch.setattr(horizon, "ROWS", 1)
+    tune(rows_per_look=1)
     first, _ = put(Kind.ORDERED, 1), put(Kind.ORDERED, 2)
     engine = Engine(CellOutbox, US)
     for _ in range(2):

@@ -12,13 +12,14 @@ from django.db import connections, transaction
 
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.drain import ahead as horizon
-from hybridcloud.outbox.drain import read as reading
 from hybridcloud.outbox.drain.lease import Leases
+from hybridcloud.outbox.drain.limits import LIMITS
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 from silos import SiloMode, assume_silo
 
 from .ahead import SHARDS, known, learn, sweep
-from .engine import US, Kind, Worker, ids, leases, listening, message, put, write
+from .engine import US, Kind, Worker, ids, leases, listening, message, put, tune, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,8 +109,8 @@ class TestUnderAnOldSnapshot:
     def test_what_a_look_at_everything_left_of_a_deep_shard_is_ahead(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reading, "MESSAGES_PER_PASS", 1)
-        monkeypatch.setattr(reading, "LEAST_PER_SHARD", 10)
+        tune(messages_per_pass=1)
+        tune(least_per_shard=10)
         deep = [message(Kind.ORDERED, SHARDS + 1 + n // 15, obj=n) for n in range(30)]
         # All that was written counts as settled before the look.
         known().settled = write(*deep)[-1]
@@ -123,16 +124,16 @@ class TestUnderAnOldSnapshot:
 def _know(cells: int) -> None:
     """Let there be so many target cells, which share the time."""
     for number in range(1, cells):
-        horizon.horizon_of(Engine(CellOutbox, US), f"cell {number}")
+        horizon.ahead_of(Engine(CellOutbox, US), f"cell {number}")
 
 
 @pytest.mark.parametrize(
     ("took", "cells", "waits"),
     [
-        (0.001, 2, horizon.EVERY),
-        (1.0, 1, horizon.EVERYTHING),
-        (1.0, 2, 2 * horizon.EVERYTHING),
-        (30.0, 1, 30 * horizon.EVERYTHING),
+        (0.001, 2, LIMITS.look_every_s),
+        (1.0, 1, LIMITS.everything_share),
+        (1.0, 2, 2 * LIMITS.everything_share),
+        (30.0, 1, 30 * LIMITS.everything_share),
     ],
 )
 def test_looks_at_everything_take_a_small_share_of_the_time(
@@ -142,8 +143,9 @@ def test_looks_at_everything_take_a_small_share_of_the_time(
     _know(cells)
     everything, now = known(), time.monotonic()
     monkeypatch.setattr(horizon, "monotonic", lambda: now)
-    monkeypatch.setattr(horizon, "_SLOW", 0.1)
-    took += 2 * (0.1 + horizon._SLOW_SHARD)  # as claims may take
+    tune(slow_s=0.1)
+    everything = known()
+    took += 2 * (0.1 + LIMITS.slow_shard_s)  # as claims may take
     everything.begin(Engine(CellOutbox, US))
     everything.claimed(took / 2, 1)
     everything.claimed(took / 2, 1)
@@ -158,7 +160,7 @@ def test_a_drainer_whose_claims_were_slow_by_accident_goes_ahead_no_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     learn()
-    monkeypatch.setattr(horizon, "_QUICK", 60.0)
+    tune(quick_s=60.0)
     known().look_again()
     put(Kind.ORDERED)
     with listening(Kind.ORDERED) as seen:
@@ -170,9 +172,9 @@ def test_a_drainer_whose_claims_were_slow_by_accident_goes_ahead_no_further(
 @pytest.mark.parametrize(
     ("took", "cells", "waits"),
     [
-        (0.001, 2, horizon.EVERY),
-        (3.0, 1, 3 * horizon.BEHIND),
-        (3.0, 2, 6 * horizon.BEHIND),
+        (0.001, 2, LIMITS.look_every_s),
+        (3.0, 1, 3 * LIMITS.behind_share),
+        (3.0, 2, 6 * LIMITS.behind_share),
     ],
 )
 def test_looks_behind_take_a_small_share_of_the_time(
@@ -193,7 +195,7 @@ def test_looks_behind_take_a_small_share_of_the_time(
             return super().query(*args, **more)
 
     monkeypatch.setattr(horizon, "monotonic", lambda: now)
-    monkeypatch.setattr(horizon, "_rewrite_leases", lambda _: None)
+    monkeypatch.setattr(horizon, "_rewrite_leases", lambda *_: None)
     engine = Slow(CellOutbox, US)
     ahead.look_again()
     assert [row[-1] for row in ahead.behind(engine, None)] == [waiting]
@@ -212,7 +214,7 @@ def _file_of_leases() -> int:
 def _someone_elses_lease() -> Leases:
     with assume_silo(SiloMode.CELL, cell="us"):
         claim = Leases(Engine(CellOutbox, US))
-        assert claim.claim_known([(int(Kind.PLAIN.get_scope()), 77)])
+        assert claim.claim_known([ShardKey(int(Kind.PLAIN.get_scope()), 77)])
     return claim
 
 
@@ -222,7 +224,7 @@ def test_a_bloated_table_of_leases_is_rewritten_and_live_leases_stay(
     learn()
     theirs = _someone_elses_lease()
     before, (lease,) = _file_of_leases(), leases()
-    monkeypatch.setattr(horizon, "LEASE_BYTES", 0)
+    tune(lease_bytes=0)
     known().look_again()
     _cost_of_a_drain()
     assert _file_of_leases() != before
@@ -235,7 +237,7 @@ def test_a_table_of_leases_that_is_in_use_is_left_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     learn()
-    monkeypatch.setattr(horizon, "LEASE_BYTES", 0)
+    tune(lease_bytes=0)
     reading, over = Event(), Event()
 
     def read() -> None:

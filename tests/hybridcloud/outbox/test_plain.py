@@ -10,7 +10,6 @@ from django.db import connections
 
 from hybridcloud.outbox import CellOutbox, process_cell_outbox
 from hybridcloud.outbox.declare.signals import RetryLater
-from hybridcloud.outbox.drain import settle as batch
 from hybridcloud.outbox.drain.loop import Drainer
 from silos import SiloMode, assume_silo
 
@@ -27,6 +26,7 @@ from .engine import (
     parked,
     pass_time,
     put,
+    tune,
     write,
 )
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("committed")
 def test_what_was_handled_is_acknowledged_in_time_though_the_batch_is_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batch, "LONGEST_UNACKNOWLEDGED", 0.0)
+    tune(longest_unacknowledged_s=0.0)
     first, second = write(*(message(Kind.ORDERED, obj=n) for n in (1, 2)))
     left: list[list[int]] = []
 

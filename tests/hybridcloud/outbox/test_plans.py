@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from hybridcloud.outbox import CellOutbox, ControlOutbox
-from hybridcloud.outbox.drain import parked
-from hybridcloud.outbox.store.session import _PINS, Engine, _texts
+from hybridcloud.outbox.store.key import ShardKey
+from hybridcloud.outbox.store.session import _PINS, Engine
+from hybridcloud.outbox.store.templates import fragments, statements
 
 from .engine import US, Kind, Lane
 
@@ -117,21 +118,22 @@ MOMENTS: Final[dict[str, dict[str, Moment]]] = {
         "one failure": Moment(1, EACH),
     },
 }
-FRAGMENTS: Final = {"not_off", "keeps", "due"}
 # One reads no rows; the other is several statements, and reads the leases that are left.
 NOT_ASKED: Final = {"lease_bytes", "rewrite_leases"}
 KINDS: Final = {
     "record_failure": [{"conflict": "{key}, category, object_identifier", "level": "2"}],
     "bring_back": [
-        {"switched": "false", "which": which}
+        {"switched": "false", "which": fragments()[which]}
         for which in (
-            parked._DELAYED,
-            parked._UNKNOWN,
-            parked._HELD,
-            parked._FREED_CATEGORY,
-            parked._FREED_OBJECT,
+            "delayed",
+            "unknown",
+            "held",
+            "freed_category",
+            "freed_object",
+            "requeued",
         )
     ],
+    "find_dead": [{"which": "true"}],
 }
 
 
@@ -176,9 +178,9 @@ class Bench:
         return found
 
     def _names(self) -> Iterator[str]:
-        assert set(_texts()) >= FRAGMENTS | NOT_ASKED
-        for name in _texts():
-            if name not in FRAGMENTS | NOT_ASKED and (self._control or name != "cells"):
+        assert set(statements()) >= NOT_ASKED
+        for name in statements():
+            if name not in NOT_ASKED and (self._control or name != "cells"):
                 yield name
 
     def _blocks(self, text: str, params: dict[str, Any]) -> int:
@@ -197,7 +199,7 @@ class Bench:
             "ns": list(range(count)),
             "afters": [0] * count,
             **self.engine.keys(
-                [(*["us"] * self._control, SCOPE, each) for each in range(1, count + 1)]
+                [ShardKey(SCOPE, each, *["us"] * self._control) for each in range(1, count + 1)]
             ),
         }
         bounds = {"after": first, "first": first + 100, "bound": 10**12, "passed": first}
@@ -207,8 +209,8 @@ class Bench:
         claim = {"owner": "me", "token": 77, "lease": 15, "handling": 1, "heed": True, "most": 256}
         cursor = {"cell": "us", "scope": -1, "identifier": 0}
         failure = {"level": 2, "category": CATEGORY, "object": 1, "message_id": 1, "attempts": 1}
-        failure |= {"crashed": False, "error": "", "traceback": ""}
-        park = {"delay": None, "reason": "held", "park_error": None}
+        failure |= {"crashed": False, "error": "", "traceback": "", "delay_s": 1.0}
+        park = {"not_finished": "x", "delay": None, "reason": "held", "park_error": None}
         back = {"delayed_too": False, "known": [1], "ordered": [SCOPE]}
         return {
             **own,
@@ -230,7 +232,7 @@ SIDES: Final = pytest.mark.parametrize(
 OF_ALL: Final = {
     *("find_due", "claim_due", "depths", "ahead", "behind"),
     *("claim_suspect", "renew", "stale", "sweep_leases", "sweep_failures"),
-    *("any_parked", "next_delayed"),
+    *("any_parked", "next_delayed", "find_dead", "forget_attempts"),
 }
 DELAYED, UNKNOWN, HELD, FREED_CATEGORY = range(4)
 

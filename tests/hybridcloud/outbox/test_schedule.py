@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.drain.due import FIRST, due_params, find_due_shards, split
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.switches import Switches
 
@@ -25,7 +26,7 @@ committed = pytest.mark.usefixtures("committed")
 def test_a_split_covers_all_due_shards_with_no_more_tasks_than_asked_for(
     count: int, parts: int
 ) -> None:
-    due = [(1, n) for n in range(count)]
+    due = [ShardKey(1, n) for n in range(count)]
     tasks = split(due, parts)
     assert 1 <= len(tasks) <= parts
     assert tasks[0][0] == FIRST
@@ -47,15 +48,15 @@ def test_due_shards_are_those_that_could_be_drained_now() -> None:
             raise ValueError
 
     assert find_due_shards(CellOutbox, alias=US, limit=10) == [
-        (Lane.PLAIN, 1),
-        (Lane.PLAIN, 2),
-        (Lane.PLAIN, 3),
-        (Lane.ORDERED, 9),
+        ShardKey(Lane.PLAIN, 1),
+        ShardKey(Lane.PLAIN, 2),
+        ShardKey(Lane.PLAIN, 3),
+        ShardKey(Lane.ORDERED, 9),
     ]
     with listening(Kind.PLAIN, act=act):
         drain_us()
     put(shard=1)
-    assert find_due_shards(CellOutbox, alias=US, limit=10) == [(Lane.PLAIN, 1)]
+    assert find_due_shards(CellOutbox, alias=US, limit=10) == [ShardKey(Lane.PLAIN, 1)]
     assert find_due_shards(CellOutbox, alias=US, limit=0) == []
 
 

@@ -10,7 +10,7 @@ from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.drain import read as reading
 
-from .engine import US, Kind, Worker, drain_us, ids, listening, message, put
+from .engine import US, Kind, Worker, drain_us, ids, listening, message, put, tune
 from .wire import traffic
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SHARE = 20
 
 @pytest.fixture(autouse=True)
 def _small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MESSAGES_PER_PASS", SHARE)
+    tune(messages_per_pass=SHARE)
 
 
 def fill(objects: Iterable[int], kind: Kind = Kind.PLAIN) -> None:

@@ -10,6 +10,7 @@ from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.drain.due import due_params
 from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.store import switches as kill_switches
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 
 from .engine import US, Kind, message, write
@@ -122,7 +123,7 @@ def test_shards_are_read_by_their_index_whatever_the_statistics_say(
         "ns": [1],
         "categories": [Kind.ORDERED.value],
         "objects": [1],
-        **engine.keys([(int(Kind.ORDERED.get_scope()), 2)]),
+        **engine.keys([ShardKey(int(Kind.ORDERED.get_scope()), 2)]),
     }
     plan = engine.results([f"EXPLAIN {engine.sql(name)}"], params)[0]
     scans = [line for (line,) in plan if f"on hybridcloud_{table} " in line]
@@ -159,7 +160,7 @@ def test_what_is_parked_or_failed_is_looked_for_by_shard_whatever_the_statistics
         "most": 25,
         "categories": [Kind.ORDERED.value],
         "objects": [1],
-        **engine.keys([(scope, each) for each in range(1, 257)]),
+        **engine.keys([ShardKey(scope, each) for each in range(1, 257)]),
     }
     plan = engine.results([f"EXPLAIN (VERBOSE) {engine.sql(name)}"], params)[0]
     assert [line for (line,) in plan if "hashed" in line] == []
@@ -201,7 +202,7 @@ def test_leases_are_given_back_by_their_keys_whatever_the_statistics_say(count: 
     leases = Leases(engine := Engine(CellOutbox, US))
     analyze(engine, range(5000, 5600), messages=range(1, count + 1))
     scope = int(Kind.ORDERED.get_scope())
-    assert leases.claim_known([(scope, each) for each in range(1, count + 1)])
+    assert leases.claim_known([ShardKey(scope, each) for each in range(1, count + 1)])
     (statement,), params = leases.releasing(leases.keys)
     plan = [line.strip() for (line,) in engine.results([f"EXPLAIN {statement}"], params)[0]]
     assert [line for line in plan if "Loop" in line or "Join" in line] == []

@@ -10,8 +10,9 @@ from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from hybridcloud.outbox import ControlOutbox, outbox_context, process_control_outbox
-from hybridcloud.outbox.drain.ahead import Horizon, horizon_of
+from hybridcloud.outbox.drain.ahead import Ahead, ahead_of
 from hybridcloud.outbox.drain.loop import Drainer
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import NO_BOUND, Engine
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
@@ -23,7 +24,7 @@ from .engine import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hybridcloud.outbox.store.session import Rows
+    from hybridcloud.outbox.drain.ahead import Rows
 
 pytestmark = pytest.mark.usefixtures("committed")
 CONTROL = "control"
@@ -74,18 +75,18 @@ def test_each_cell_gets_its_own_message() -> None:
 
 
 @pytest.mark.usefixtures("slow_looks")
-@pytest.mark.parametrize("look", [Horizon.ahead, Horizon.behind])
+@pytest.mark.parametrize("look", [Ahead.ahead, Ahead.behind])
 def test_a_look_by_ids_is_for_the_messages_of_one_cell(
-    look: Callable[[Horizon, Engine, str], Rows],
+    look: Callable[[Ahead, Engine, str], Rows],
 ) -> None:
     send("us", shard=1)
     send("eu", shard=2)
     engine = Engine(ControlOutbox, CONTROL)
     for cell, shard in (("us", 1), ("eu", 2)):
-        known = horizon_of(engine, cell)
-        known.passed = 0 if look is Horizon.ahead else NO_BOUND
+        known = ahead_of(engine, cell)
+        known.passed = 0 if look is Ahead.ahead else NO_BOUND
         rows = look(known, engine, cell)
-        assert [row[:-1] for row in rows] == [(cell, Kind.PLAIN.get_scope(), shard)]
+        assert [key for key, _ in rows] == [ShardKey(Kind.PLAIN.get_scope(), shard, cell)]
 
 
 def test_a_drain_without_time_for_all_goes_on_with_the_cells_that_had_no_turn() -> None:
@@ -127,9 +128,9 @@ def test_a_disabled_cell_costs_one_probe_however_many_shards_it_has() -> None:
 
 
 def test_a_cell_whose_breaker_is_open_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridcloud.outbox.store import switches
+    from hybridcloud.outbox.drain import gate
 
-    monkeypatch.setattr(switches, "cell_is_broken", lambda cell: cell == "eu")
+    monkeypatch.setattr(gate, "cell_is_broken", lambda cell: cell == "eu")
     send("us", "eu")
     with listening() as calls:
         drain()
@@ -168,13 +169,11 @@ def test_a_failing_cell_does_not_hold_up_the_others() -> None:
 def test_shards_of_a_cell_whose_breaker_opens_during_the_pass_count_no_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hybridcloud.outbox.drain import plain
-    from hybridcloud.outbox.drain import work as passes
+    from hybridcloud.outbox.drain import gate
     from hybridcloud.outbox.store.state import ControlFailure
 
     down: list[int] = []
-    for module in (passes, plain):
-        monkeypatch.setattr(module, "cell_is_broken", lambda _: bool(down))
+    monkeypatch.setattr(gate, "cell_is_broken", lambda _: bool(down))
     for shard in range(5):
         send("eu", shard=shard, obj=shard)
 

@@ -11,14 +11,12 @@ import pytest
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.deliver import inline as direct
-from hybridcloud.outbox.drain import loop as drain
-from hybridcloud.outbox.drain import settle as batch
-from hybridcloud.outbox.drain.due import Turns
+from hybridcloud.outbox.drain.due import RoundRobin
 from hybridcloud.outbox.drain.loop import Drainer
 from silos import SiloMode, assume_silo
 
 from .ahead import known, learn, sweep
-from .engine import US, Kind, drain_us, ids, leases, listening, message, put, write
+from .engine import US, Kind, drain_us, ids, leases, listening, message, put, tune, tuned, write
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -34,7 +32,7 @@ class Watcher(hooks.Hooks):
 @pytest.fixture(autouse=True)
 def _acknowledged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each handler seem slow: the time is looked at when messages are acknowledged."""
-    monkeypatch.setattr(batch, "LONGEST_UNACKNOWLEDGED", 0.0)
+    tune(longest_unacknowledged_s=0.0)
 
 
 @pytest.fixture(params=["in a row", "looked at closely"])
@@ -47,7 +45,7 @@ class TestShards:
     def test_a_shard_whose_turn_is_over_lets_the_others_have_theirs(
         self, monkeypatch: pytest.MonkeyPatch, way: AbstractContextManager[object]
     ) -> None:
-        monkeypatch.setattr(drain, "TURN", 0.0)
+        tune(time_slice_s=0.0)
         write(*(message(Kind.ORDERED, 1, obj=n) for n in (11, 12, 13)))
         write(*(message(Kind.ORDERED, 2, obj=n) for n in (21, 22)))
         put(Kind.ORDERED, 3, obj=31)
@@ -117,7 +115,7 @@ class TestShards:
     def test_a_direct_drain_ends_in_time(
         self, monkeypatch: pytest.MonkeyPatch, way: AbstractContextManager[object]
     ) -> None:
-        monkeypatch.setattr(direct, "BUDGET", 0.05)
+        tune(budget_s=0.05)
         made = message(Kind.ORDERED, 1, obj=1)
         write(made, *(message(Kind.ORDERED, 1, obj=n) for n in (2, 3)))
         begun = monotonic()
@@ -129,7 +127,7 @@ class TestShards:
         with listening(Kind.ORDERED, act=act) as seen, way:
             begun = monotonic()
             with assume_silo(SiloMode.CELL, cell="us"):
-                made.drain_shard(flush_all=True)
+                direct.drain_shard(made, flush_all=True, leases=None, limits=tuned.limits)
         assert seen.objects == [1]
         assert (len(ids()), leases()) == (2, [])
 
@@ -138,7 +136,7 @@ class TestGoingAhead:
     @pytest.fixture(autouse=True)
     def _ahead(self, committed: None, slow_looks: None, monkeypatch: pytest.MonkeyPatch) -> None:
         learn()
-        monkeypatch.setattr(drain, "TURN", 0.0)
+        tune(time_slice_s=0.0)
 
     @pytest.mark.parametrize("looks_behind", [False, True])
     @pytest.mark.parametrize("most", [1, 256])
@@ -169,12 +167,12 @@ class TestGoingAhead:
 
 
 def test_cells_have_their_turns_one_after_another() -> None:
-    known = Turns()
+    known = RoundRobin()
     cells = ["de", "eu", "us"]
-    assert known.of_cells(cells) == cells
+    assert known.cells(cells) == cells
     known.ended_in("de")
-    assert known.of_cells(cells) == ["eu", "us", "de"]
+    assert known.cells(cells) == ["eu", "us", "de"]
     known.ended_in("us")
-    assert known.of_cells(cells) == cells
+    assert known.cells(cells) == cells
     known.ended_in("gone")
-    assert known.of_cells(cells) == cells
+    assert known.cells(cells) == cells
