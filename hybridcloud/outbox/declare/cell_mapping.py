@@ -87,43 +87,8 @@ def names_of_row(instance: Any) -> Collection[str]:
     return cells.names_for(getattr(instance, cells.match), instance._state.db)
 
 
-def every_cell() -> str:
-    """Return SQL that gives all cells of the directory as ``cell``."""
-    names = ", ".join(_text(cell.name) for cell in sorted(all_cells(), key=lambda each: each.name))
-    return f"SELECT unnest(ARRAY[{names}]::text[]) AS cell"
-
-
-def cells_of_row(model: Any, alias: str) -> str:
-    """Return SQL that gives the cells that hear of a row of a transition table as ``cell``."""
-    if model.trigger_cells == "all":
-        return every_cell()
-    mapping: CellMapping = model.trigger_cells
-    match, on, cell = (quoted(column) for column in mapping.columns(model))
-    table = somewhere(quoted(mapping.table()))
-    return (
-        f"SELECT DISTINCT x.{cell}::text AS cell FROM {table} AS x "  # noqa: S608 - names of models
-        f"WHERE x.{on} = {alias}.{match}"
-    )
-
-
 def _column(model: type[Model], name: str) -> str:
     for field in model._meta.concrete_fields:
         if name in (field.attname, field.name):
             return str(field.column)
     raise FieldDoesNotExist(f"{model._meta.label} has no column {name!r}")
-
-
-def somewhere(table: str) -> str:
-    """Return a quoted table as bodies name it before a database says in which schema it is."""
-    return f"@somewhere@.{table}"
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL writes it."""
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
-
-
-def _text(value: str) -> str:
-    escaped = value.replace("'", "''")
-    return f"'{escaped}'"

@@ -17,8 +17,8 @@ from django.db.models.signals import post_save, pre_save
 
 from hybridcloud.causation import current_headers
 from hybridcloud.outbox.declare.category import validated_scope
-from hybridcloud.outbox.declare.cell_mapping import quoted
 from hybridcloud.outbox.declare.identifiers import shard_field
+from hybridcloud.outbox.store.tables import quoted
 from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, announce, register
 from hybridcloud.outbox.write.context import buffer_of, is_flushing
 from hybridcloud.outbox.write.insert import as_json
