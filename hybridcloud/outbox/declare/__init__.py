@@ -1,1 +1,1 @@
-"""What messages there are: categories, scopes and their policy, identifiers, signals."""
+"""What messages there are: categories, scopes, identifiers, signals."""

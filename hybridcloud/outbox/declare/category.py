@@ -1,7 +1,7 @@
 """Categories: what kind of change a message is about.
 
-Users subclass `OutboxCategory`. Mistakes fail at import, because a wrong number that
-reached a table stays there.
+Users subclass `OutboxCategory`. Mistakes fail at import: a wrong number that reached a table
+cannot be taken back.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 type Payload = Mapping[str, Any] | None
 type CellMessage = CellOutboxBase
-"""A message of a cell's outbox, not saved yet."""
+"""An unsaved message of a cell's outbox."""
 type ControlMessage = ControlOutboxBase
-"""A message of control's outbox for one cell, not saved yet."""
+"""An unsaved message of control's outbox, for one cell."""
 
 
 class OutboxCategory(enum.IntEnum):
-    """What kind of change a message is about; subclass it with your own members.
+    """What kind of change a message is about; subclass it with members.
 
-    Numbers are 0 to 9999, unique over all installed apps, and never reused.
+    Numbers are 0 to 9999, unique among all installed apps, and never reused.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -57,13 +57,13 @@ class OutboxCategory(enum.IntEnum):
         """Return the scope of the category.
 
         Raises:
-            InvalidOutboxError: no scope class names the category's class.
+            InvalidOutboxError: no scope class names this class of categories.
         """
         scope = scope_of(self.value)
         if scope is None:
             raise InvalidOutboxError(
                 f"No scope for category {place(self)}: no subclass of OutboxScope that was "
-                f"imported has categories={type(self).__name__}. Declare one beside it."
+                f"imported has categories={type(self).__name__}. Declare one next to it."
             )
         return scope
 
@@ -75,10 +75,10 @@ class OutboxCategory(enum.IntEnum):
         object_identifier: int | None = None,
         shard_identifier: int | None = None,
     ) -> tuple[int, int]:
-        """Return the shard identifier and the object identifier of a message about a model.
+        """Return the shard and object identifiers of a message about a model.
 
         Raises:
-            IdentifierError: one of them is not given and cannot be told.
+            IdentifierError: one is not given and cannot be inferred.
         """
         return identifiers.infer_identifiers(
             scope, model, object_identifier=object_identifier, shard_identifier=shard_identifier
@@ -93,17 +93,17 @@ class OutboxCategory(enum.IntEnum):
         object_identifier: int | None = None,
         outbox: type[CellMessage] | None = None,
     ) -> CellMessage:
-        """Make a message of this category for a cell's outbox, not saved yet.
+        """Make an unsaved message of this category for a cell's outbox.
 
         Args:
             model: what the message is about; None where both identifiers are given.
             payload: JSON that the handler gets.
-            shard_identifier: overrides what the model says.
+            shard_identifier: overrides the model's.
             object_identifier: overrides the model's id.
             outbox: the table; default the first one of the settings.
 
         Raises:
-            IdentifierError: an identifier is not given and cannot be told.
+            IdentifierError: an identifier is not given and cannot be inferred.
         """
         kind = outbox or cast("type[CellOutboxBase]", _default_outbox(SiloMode.CELL))
         return kind(**self._columns(model, payload, shard_identifier, object_identifier))
@@ -118,18 +118,18 @@ class OutboxCategory(enum.IntEnum):
         object_identifier: int | None = None,
         outbox: type[ControlMessage] | None = None,
     ) -> list[ControlMessage]:
-        """Make one message of this category for each cell, not saved yet; none for no cells.
+        """Make one unsaved message of this category for each cell.
 
         Args:
-            cell_names: the cells that must hear of it.
+            cell_names: the cells to tell.
             model: what the messages are about; None where both identifiers are given.
             payload: JSON that the handlers get.
-            shard_identifier: overrides what the model says.
+            shard_identifier: overrides the model's.
             object_identifier: overrides the model's id.
             outbox: the table; default the first one of the settings.
 
         Raises:
-            IdentifierError: an identifier is not given and cannot be told.
+            IdentifierError: an identifier is not given and cannot be inferred.
         """
         kind = outbox or cast("type[ControlOutboxBase]", _default_outbox(SiloMode.CONTROL))
         columns = self._columns(model, payload, shard_identifier, object_identifier)
@@ -155,7 +155,7 @@ class OutboxCategory(enum.IntEnum):
         }
 
     def connect_cell_model_updates(self, model: type[Model]) -> None:
-        """Let messages of this category in cells be handled by the model's own handlers.
+        """Have a model's own handlers handle this category in cells.
 
         Raises:
             RegistryError: another model has the category.
@@ -163,7 +163,7 @@ class OutboxCategory(enum.IntEnum):
         _connect(self, model, SiloMode.CELL)
 
     def connect_control_model_updates(self, model: type[Model]) -> None:
-        """Let messages of this category in control be handled by the model's own handlers.
+        """Have a model's own handlers handle this category in control.
 
         Raises:
             RegistryError: another model has the category.
@@ -175,16 +175,16 @@ _categories: Declared[OutboxCategory] = Declared("category")
 _connected_modes: dict[int, SiloMode] = {}
 
 connected_models: Registry[OutboxCategory, type[Model]] = Registry("model of the outbox category")
-"""The model whose handlers a category's messages are for; filled when models are declared."""
+"""The model whose handlers handle a category; filled when models are declared."""
 
 
 def find_category(number: int) -> OutboxCategory | None:
-    """Return the category with this number; None where the running code does not know it."""
+    """Return the category with this number; None if the code has none."""
     return _categories.find(number)
 
 
 def category_name(number: int) -> str:
-    """Return a category's name; of an unknown one its number in words."""
+    """Return a category's name, or ``category 7`` if the code has none."""
     category = _categories.find(number)
     return f"category {number}" if category is None else category.name
 
@@ -195,7 +195,10 @@ def all_categories() -> tuple[OutboxCategory, ...]:
 
 
 def category_choices() -> list[tuple[int, str]]:
-    """Return the choices of a category column; a callable, so a new one makes no migration."""
+    """Return the choices of a category column.
+
+    Fields name this function, so a new category does not need a migration.
+    """
     return sorted((each.value, each.name) for each in _categories)
 
 
@@ -210,7 +213,7 @@ def validated_scope(scope_number: int, category_number: int) -> OutboxScope:
     """Return the scope of a message that is about to be written.
 
     Raises:
-        InvalidOutboxError: scope and category do not fit, or one is unknown or retired.
+        InvalidOutboxError: the category is not in the scope, or one is unknown or retired.
     """
     scope, category = scopes.find(scope_number), _categories.find(category_number)
     if scope is not None and scope_of(category_number) is scope:
@@ -228,18 +231,18 @@ def validated_scope(scope_number: int, category_number: int) -> OutboxScope:
     raise InvalidOutboxError(
         f"Category {full_name(category)} does not belong to {scope_name(scope_number)}: its scope "
         f"is {full_name(category.get_scope())}. Make messages with as_cell_outbox() or "
-        f"as_control_outboxes(), which take the right one."
+        f"as_control_outboxes(), which use the right one."
     )
 
 
 def connected_mode(category: OutboxCategory) -> SiloMode | None:
-    """Return whether a category's model was connected for cells or for control."""
+    """Return the silo mode for which a category's model was connected."""
     return _connected_modes.get(category.value)
 
 
 @contextmanager
 def restored_declarations() -> Iterator[None]:
-    """Forget at the end what was declared inside the block; for tests."""
+    """Undo at the end what was declared inside the block; for tests."""
     before = _categories.snapshot(), scopes.snapshot()
     modes = dict(_connected_modes)
     with connected_models.opened():
@@ -259,5 +262,5 @@ def _connect(category: OutboxCategory, model: type[Model], mode: SiloMode) -> No
 
 
 def _default_outbox(mode: SiloMode) -> type[Model]:
-    # By its label: the models module imports this one.
+    # By its label, since the models module imports this one.
     return apps.get_model(settings().outbox_models[mode.name][0])

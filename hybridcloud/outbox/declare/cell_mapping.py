@@ -1,7 +1,7 @@
-"""Says which cells triggers write messages for: without it only models of cells could leave theirs to PostgreSQL.
+"""The cells that triggers of control models write messages for.
 
-A trigger cannot ask the resolver. It knows the directory's cells, written into
-its body by `migrate`, or finds an object's cells in a mapping table of control.
+A trigger cannot ask the resolver: `migrate` writes the directory's cells into its body, or it
+looks up an object's cells in a mapping table of control.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class CellMapping(NamedTuple):
-    """A table of control that tells an object's cells.
+    """A table of control that maps an object to its cells.
 
     Attributes:
         model: the table's model, or its label.
         match: the column that the producing model and the mapping share, such as ``user_id``.
         cell: the mapping's column with the cell's name.
-        on: the mapping's column where it is not named as ``match``.
+        on: the mapping's name of the shared column, if it differs.
     """
 
     model: str | type[Model]
@@ -45,10 +45,10 @@ class CellMapping(NamedTuple):
         return self.resolved()._meta.db_table
 
     def columns(self, producing: type[Model]) -> tuple[str, str, str]:
-        """Return the columns: what to match in the producing model and in the mapping, and the cell's.
+        """Return the columns to match, in producer and mapping, and the cell's.
 
         Raises:
-            FieldDoesNotExist: one of the models has no such column.
+            FieldDoesNotExist: one of the models does not have such a column.
         """
         mapping = self.resolved()
         return (
@@ -58,14 +58,14 @@ class CellMapping(NamedTuple):
         )
 
     def problem(self, producing: type[Model]) -> str | None:
-        """Say why a producing model's triggers cannot look here; None: they can."""
+        """Say why a producing model's triggers cannot use this mapping."""
         try:
             mapping = self.resolved()
             self.columns(producing)
         except (LookupError, FieldDoesNotExist) as exc:
-            return f"trigger_cells names what is not there ({exc})"
+            return f"trigger_cells names a model or column that does not exist ({exc})"
         if silo_of(mapping) not in (SiloMode.CONTROL, EVERY_SILO):
-            return f"trigger_cells names {mapping._meta.label}, which is no table of control"
+            return f"trigger_cells names {mapping._meta.label}, which is not a table of control"
         return None
 
     def names_for(self, value: Any, using: str) -> list[str]:
@@ -80,30 +80,11 @@ type TriggerCells = Literal["all"] | CellMapping
 
 
 def names_of_row(instance: Any) -> Collection[str]:
-    """Return the cells that hear of a row of a model with ``trigger_cells``."""
+    """Return the cells to tell about a row of a model with ``trigger_cells``."""
     cells: TriggerCells = instance.trigger_cells
     if cells == "all":
         return [cell.name for cell in all_cells()]
     return cells.names_for(getattr(instance, cells.match), instance._state.db)
-
-
-def every_cell() -> str:
-    """Return SQL that gives all cells of the directory as ``cell``."""
-    names = ", ".join(_text(cell.name) for cell in sorted(all_cells(), key=lambda each: each.name))
-    return f"SELECT unnest(ARRAY[{names}]::text[]) AS cell"
-
-
-def cells_of_row(model: Any, alias: str) -> str:
-    """Return SQL that gives the cells that hear of a row of a transition table as ``cell``."""
-    if model.trigger_cells == "all":
-        return every_cell()
-    mapping: CellMapping = model.trigger_cells
-    match, on, cell = (quoted(column) for column in mapping.columns(model))
-    table = somewhere(quoted(mapping.table()))
-    return (
-        f"SELECT DISTINCT x.{cell}::text AS cell FROM {table} AS x "  # noqa: S608 - names of models
-        f"WHERE x.{on} = {alias}.{match}"
-    )
 
 
 def _column(model: type[Model], name: str) -> str:
@@ -111,19 +92,3 @@ def _column(model: type[Model], name: str) -> str:
         if name in (field.attname, field.name):
             return str(field.column)
     raise FieldDoesNotExist(f"{model._meta.label} has no column {name!r}")
-
-
-def somewhere(table: str) -> str:
-    """Return a quoted table as bodies name it before a database says in which schema it is."""
-    return f"@somewhere@.{table}"
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL writes it."""
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
-
-
-def _text(value: str) -> str:
-    escaped = value.replace("'", "''")
-    return f"'{escaped}'"

@@ -1,4 +1,4 @@
-"""Tells the shard and the object of a message from its model: without it every caller would word both by hand."""
+"""Infers the shard and object identifiers of a message from a model."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def infer_identifiers(
     Args:
         scope: the scope of the message's category.
         model: the instance that the message is about; None where both are given.
-        object_identifier: given, it is taken; else it is the instance's id.
-        shard_identifier: given, it is taken; else it is the instance's id
-            where the scope's owner is its model, else what the shard key names.
+        object_identifier: default the instance's id.
+        shard_identifier: default the instance's id if its model owns the
+            scope, else what the shard key names.
 
     Raises:
-        IdentifierError: one of the two is not given and cannot be told.
+        IdentifierError: one of the two is not given and cannot be inferred.
     """
     if object_identifier is None:
         if model is None:
@@ -55,18 +55,19 @@ def infer_identifiers(
 def identifiers_of(
     scope: OutboxScope, model: type[models.Model]
 ) -> Callable[[models.Model], tuple[int, int]]:
-    """Return what tells (shard, object) of instances of one model: `infer_identifiers` for many.
+    """Return a function from an instance to its (shard, object) identifiers.
 
-    What it returns raises `IdentifierError` like it.
+    For many instances of one model: the path is looked up once. Raises `IdentifierError` like
+    `infer_identifiers`.
     """
     path = shard_path(scope, model)
     return lambda instance: (_shard_of(scope, instance, path), _own_id(scope, instance))
 
 
 def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
-    """Return the path of attributes to the shard identifier: ``pk`` for the scope's owner.
+    """Return the path of attributes from an instance to its shard identifier.
 
-    A model's own ``shard_key`` (a class attribute) wins over the scope's.
+    It is ``pk`` for the scope's owner. A model's own ``shard_key`` wins over the scope's.
     """
     own = getattr(model, "shard_key", None)
     if isinstance(own, str):
@@ -81,7 +82,7 @@ def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
 def shard_field(
     scope: OutboxScope, model: type[models.Model]
 ) -> models.Field[object, object] | None:
-    """Return the field that holds the shard identifier; None where it is no column of the model."""
+    """Return the model's column with the shard identifier, if it is one."""
     path = shard_path(scope, model)
     if path is None or "." in path:
         return None
@@ -144,7 +145,7 @@ def _as_integer(value: object) -> int | None:
         return None
     if isinstance(value, int):
         return int(value)
-    # Ids that came from a form or a URL and were assigned as they were.
+    # A form or a URL gives ids as text.
     return int(value) if isinstance(value, str) and value.isdecimal() else None
 
 

@@ -33,7 +33,7 @@ class OnFailure(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """Whether a message may be handled again after a crash, or rather be lost."""
+    """Whether a crash may repeat a message or may lose it."""
 
     AT_LEAST_ONCE = "at least once"
     AT_MOST_ONCE = "at most once"
@@ -44,9 +44,9 @@ class Policy:
     """How the shards of a scope behave; each default is the safe one.
 
     Attributes:
-        coalesce: of several messages of one category and object only the newest is handled.
+        coalesce: handle only the newest of several messages of one category and object.
         on_failure: how much of the shard waits when a handler fails.
-        max_attempts: attempts after which a message is a dead letter; None: tried for ever.
+        max_attempts: attempts after which a message is dead-lettered; None: retried for ever.
         ack: messages per acknowledgement.
         atomic: the handler runs in one transaction with its acknowledgement.
         delivery: at least once, or at most once.
@@ -54,8 +54,8 @@ class Policy:
             None: as ``HYBRIDCLOUD["HANDLER_TIMEOUT"]``.
         shard_key: attribute of a model that holds its shard identifier.
         owner: label of the model whose id is the shard identifier.
-        categories: what is in use in the scope.
-        retired: what no longer is; messages of these are dropped, counted.
+        categories: those in use in the scope.
+        retired: those no longer in use; their messages are dropped and counted.
     """
 
     coalesce: bool = True
@@ -78,14 +78,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class ScopeDeclaration:
-    """What `scope_categories` returns: a number and a policy, made a member by `OutboxScope`.
+    """What `scope_categories` returns, and `OutboxScope` makes a member of.
 
-    Not a tuple, which Enum would unpack.
+    It is not a tuple, because Enum would unpack that.
 
     Attributes:
         number: the scope's number.
         policy: how its shards behave.
-        on_failure: as it was given; None where it was not.
+        on_failure: the argument; None if it was not given.
     """
 
     number: int
@@ -104,8 +104,8 @@ class ScopeDeclaration:
             for name, is_given in given.items():
                 if is_given:
                     yield (
-                        f"AT_MOST_ONCE cannot go with {name}: a message is tried once and its "
-                        f"failure is a dead letter at once. Leave {name} out"
+                        f"AT_MOST_ONCE cannot be combined with {name}: a message is tried once "
+                        f"and dead-lettered if it fails. Leave {name} out"
                     )
         for name, value in (("ack", policy.ack), ("max_attempts", policy.max_attempts)):
             if value is not None and not _is_count(value):
@@ -135,19 +135,19 @@ def scope_categories(
     """Declare a scope: its number, its categories and how its shards behave.
 
     Args:
-        value: the scope's number, 0 to 9999, for ever.
+        value: the scope's number, 0 to 9999; never change or reuse it.
         categories: the categories in use; each belongs to one scope.
         retired: categories no longer in use: their numbers stay taken, and
-            messages still under way are dropped, counted.
+            remaining messages are dropped and counted.
         shard_key: attribute of models that holds the shard identifier.
         owner: label of the model whose own id is the shard identifier.
         coalesce: handle only the newest message of a category and object.
         on_failure: how much of the shard waits for what failed; default the shard.
-        max_attempts: attempts until the dead letters; None: for ever.
-        ack: messages per acknowledgement; atomic and at-most-once scopes have 1.
+        max_attempts: attempts before a message is dead-lettered; None: for ever.
+        ack: messages per acknowledgement; always 1 in atomic and at-most-once scopes.
         atomic: run the handler in a transaction with its acknowledgement; for
             handlers that write to the same database only.
-        delivery: at most once means that a failure is a dead letter at once.
+        delivery: with at most once, a failed message is dead-lettered at once.
         handler_timeout: seconds until a running handler loses its shard.
     """
     alone = atomic or delivery is Delivery.AT_MOST_ONCE
@@ -172,7 +172,7 @@ def _is_count(value: object) -> bool:
 
 
 class OutboxScope(enum.IntEnum):
-    """What a shard is keyed by; subclass it with members made by `scope_categories`.
+    """What a shard is keyed by; members are made by `scope_categories`.
 
     ::
 
@@ -191,7 +191,7 @@ class OutboxScope(enum.IntEnum):
     @overload
     def __new__(cls, value: ScopeDeclaration, /) -> Self: ...
     def __new__(cls, value: int | ScopeDeclaration, /) -> Self:
-        """Make a member of a declaration; called with a number, a scope class looks it up."""
+        """Make a member of a declaration; with a number, Enum looks one up."""
         given = value if isinstance(value, ScopeDeclaration) else None
         number = value if isinstance(value, int) else value.number
         member = int.__new__(cls, number)
@@ -221,22 +221,22 @@ _retired: set[int] = set()
 
 
 def find_scope(number: int) -> OutboxScope | None:
-    """Return the scope with this number; None where the running code does not know it."""
+    """Return the scope with this number; None if the code has none."""
     return scopes.find(number)
 
 
 def scope_of(category_number: int) -> OutboxScope | None:
-    """Return the scope of a category; None where no imported scope class names it."""
+    """Return a category's scope; None if no imported scope class names it."""
     return _scope_by_category.get(category_number)
 
 
 def is_retired(category_number: int) -> bool:
-    """Say whether a scope retired the category: its messages are dropped."""
+    """Say whether a scope retired the category, so its messages are dropped."""
     return category_number in _retired
 
 
 def scope_name(number: int) -> str:
-    """Return a scope's name; of an unknown one its number in words."""
+    """Return a scope's name, or ``scope 7`` if the code has none."""
     scope = scopes.find(number)
     return f"scope {number}" if scope is None else scope.name
 
@@ -247,7 +247,10 @@ def all_scopes() -> tuple[OutboxScope, ...]:
 
 
 def scope_choices() -> list[tuple[int, str]]:
-    """Return the choices of a scope column; a callable, so a new one makes no migration."""
+    """Return the choices of a scope column.
+
+    Fields name this function, so a new scope does not need a migration.
+    """
     return sorted((each.value, each.name) for each in scopes)
 
 
@@ -263,7 +266,7 @@ def _refuse_second_owner(kind: type[OutboxScope], category: OutboxCategory) -> N
 
 
 def map_categories() -> None:
-    """Note which scope each category is in, and which are retired."""
+    """Recompute which scope each category is in, and which are retired."""
     _scope_by_category.clear()
     _retired.clear()
     for scope in scopes:

@@ -1,4 +1,4 @@
-"""The two signals that handlers listen to: without them a drained message would reach nobody.
+"""The two signals that handlers receive messages by.
 
 Receivers are connected with the category as sender::
 
@@ -9,9 +9,9 @@ Keyword arguments: ``payload`` (JSON or None), ``object_identifier``,
 ``shard_identifier``, ``shard_scope``, ``date_added``, ``scheduled_for`` (aware
 datetimes) and ``message_id``; for control messages also ``cell_name``, the
 target. A receiver is called one or more times for a message (at most once in
-such scopes), with the newest payload of an object in scopes that coalesce, and
-outside any transaction except in atomic scopes. Whatever it raises counts as a
-failure of the message, but `RetryLater`.
+such scopes), with an object's newest payload in scopes that coalesce, and
+outside any transaction except in atomic scopes. Any exception but `RetryLater`
+counts as a failure of the message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ process_control_outbox = Signal()
 
 
 class RetryLater(HybridCloudError):  # noqa: N818 - a request, not an error
-    """Raised by a handler that can't run yet: the message comes back later, without counting as a failure.
+    """Raised by a handler that cannot run yet; the message is deferred.
+
+    It does not count as a failure, except in at-most-once scopes.
 
     Args:
         delay: how long to wait, a timedelta or seconds.

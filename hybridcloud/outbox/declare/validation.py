@@ -1,7 +1,7 @@
-"""Refuses wrong declarations of categories and scopes at import: without it two changes could share a number.
+"""Refuses wrong declarations of categories and scopes at import.
 
-Numbers end up in tables and in messages under way, so each mistake here would
-be one that no later deployment can take back.
+Numbers end up in tables and in messages on their way, so a later deployment cannot take a
+mistake back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Declared[M: IntEnum]:
         self._members: dict[int, M] = {}
 
     def add(self, kind: type[M]) -> None:
-        """Record a class; a reloaded one (same module and name) takes the place of the former.
+        """Record a class; it replaces one with the same module and name.
 
         Raises:
             ConfigurationError: one of its numbers belongs to another class.
@@ -47,6 +47,7 @@ class Declared[M: IntEnum]:
                     f"Duplicate number {member.value}: {self._what} {place(member)} has it, and "
                     f"so has {place(taken)}. Give {member.name} a number of its own."
                 )
+        # Of a reloaded module: members that the new class dropped must go.
         for number in [n for n, member in self._members.items() if type(member) is former]:
             del self._members[number]
         self._classes[_identity(kind)] = kind
@@ -64,26 +65,26 @@ class Declared[M: IntEnum]:
         return iter(self._members.values())
 
     def snapshot(self) -> tuple[dict[tuple[str, str], type[M]], dict[int, M]]:
-        """Return what `restore` takes back to."""
+        """Return the present state, for `restore`."""
         return dict(self._classes), dict(self._members)
 
     def restore(self, state: tuple[dict[tuple[str, str], type[M]], dict[int, M]]) -> None:
-        """Forget what was declared since `snapshot`."""
+        """Undo what was declared since `snapshot`."""
         self._classes, self._members = dict(state[0]), dict(state[1])
 
 
 def full_name(member: IntEnum) -> str:
-    """Return ``Category.ORGANIZATION_UPDATE``: an IntEnum's own text is only its number."""
+    """Return a member as ``Category.ORGANIZATION_UPDATE``."""
     return f"{type(member).__name__}.{member.name}"
 
 
 def place(member: IntEnum) -> str:
-    """Return the full name with the module, for errors about two apps."""
+    """Return a member's full name with its module, for errors about two apps."""
     return f"{type(member).__module__}.{type(member).__qualname__}.{member.name}"
 
 
 def check_numbers(kind: type[IntEnum], what: str) -> None:
-    """Refuse two names with one number in a class, and numbers out of range.
+    """Refuse two names with one number, and numbers out of range.
 
     Raises:
         ConfigurationError: naming the member.
@@ -99,12 +100,14 @@ def check_numbers(kind: type[IntEnum], what: str) -> None:
         if member.value < 0 or (member.value > _MOST and not framework):
             raise ConfigurationError(
                 f"Number {member.value} out of range: {what} {place(member)}. Use 0 to {_MOST}; "
-                f"what is above belongs to the framework."
+                f"higher numbers belong to the framework."
             )
 
 
 def check_scopes(kind: type[OutboxScope], categories: type[OutboxCategory] | None) -> None:
-    """Refuse a scope class whose scopes do not part its categories, or that contradict themselves.
+    """Refuse a scope class unless each category is in exactly one scope.
+
+    Each scope must be consistent, too.
 
     Raises:
         ConfigurationError: naming scope and category.
@@ -144,7 +147,7 @@ def _check_scope(scope: OutboxScope, categories: type[OutboxCategory]) -> None:
             shown = category.__class__.__name__
             name = getattr(category, "name", repr(category))
             raise ConfigurationError(
-                f"Foreign category: {shown}.{name} in scope {place(scope)} is no member of "
+                f"Foreign category: {shown}.{name} in scope {place(scope)} is not a member of "
                 f"{categories.__name__}, which the scope class names. Give it a scope in a class "
                 f"with categories={shown}."
             )

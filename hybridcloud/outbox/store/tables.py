@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from silos import SiloMode
 
 
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
 class TableNames(NamedTuple):
     """The quoted names of an outbox table and of those that go with it."""
 

@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from django.db import models
 
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox.declare.cell_mapping import (
-    CellMapping,
-    cells_of_row,
-    every_cell,
-    quoted,
-    somewhere,
-)
+from hybridcloud.outbox.declare.cell_mapping import CellMapping
 from hybridcloud.outbox.declare.identifiers import shard_field
+from hybridcloud.outbox.store.tables import quoted
 from hybridcloud.outbox.triggers.runtime import HEADERS_SETTING
 from hybridcloud.outbox.write.messages import columns_payload, uses_default
 from hybridcloud.outbox.write.registration import root_of
 from silos import SiloMode
+from silos.cells import all_cells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +51,7 @@ class Trigger(NamedTuple):
     Attributes:
         event: ``insert``, ``update``, ``delete`` or ``truncate``.
         name: its name, and its function's.
-        body: the source of its function; its tables are as `somewhere` names them.
+        body: the source of its function; its tables are as `_somewhere` names them.
         tables: those, quoted.
     """
 
@@ -72,7 +68,7 @@ class Trigger(NamedTuple):
         body = self.body
         for table in self.tables:
             schema = schemas.get(table)
-            body = body.replace(somewhere(table), f"{schema}.{table}" if schema else table)
+            body = body.replace(_somewhere(table), f"{schema}.{table}" if schema else table)
         return self._replace(body=body)
 
 
@@ -153,7 +149,7 @@ def _body(model: type[ProducingModel], changes: str, *sources: str, ordered: boo
         sources: queries that make messages of one such row.
         ordered: sort by the rows' ids; else messages come as the rows came.
     """
-    category, target = model.category, somewhere(model.outbox_model().tables().outbox)
+    category, target = model.category, _somewhere(model.outbox_model().tables().outbox)
     fans_out = model.silo_mode is SiloMode.CONTROL
     into, cell, last = ("cell_name, ", "m.cell, ", ", m.cell") if fans_out else ("", "", "")
     order = f"\n  ORDER BY m.object, m.rank{last}" if ordered else ""
@@ -183,7 +179,7 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
             f"{f', c.cell FROM ({cells}) AS c' if fans_out else ''} WHERE {where}"
         )
 
-    every, mine = every_cell(), cells_of_row(model, "n") if fans_out else ""
+    every, mine = _every_cell(), _cells_of_row(model, "n") if fans_out else ""
     columns = [quoted(f.column) for f in concrete._meta.concrete_fields if not f.generated]
     before, after = (", ".join(f"{row}.{name}" for name in columns) for row in "on")
     # Byte by byte: some types know no equality, and to others unequal values are equal.
@@ -197,7 +193,7 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     ]
     if fans_out and model.trigger_cells != "all":
         # In its shard, cells that are no longer its own: they may hold a copy.
-        left = f"{cells_of_row(model, 'o')} EXCEPT {mine}"
+        left = f"{_cells_of_row(model, 'o')} EXCEPT {mine}"
         updated.append(
             message("o", "n", 0, left, f"{stays} AND o.{shard_column} = n.{shard_column}")
         )
@@ -221,6 +217,35 @@ BEGIN
     USING HINT = 'DELETE the rows, or SET {TRUNCATE_SETTING} = allowed if no copy matters.';
 END
 """
+
+
+def _every_cell() -> str:
+    """Return SQL that gives all cells of the directory as ``cell``."""
+    names = ", ".join(_text(cell.name) for cell in sorted(all_cells(), key=lambda each: each.name))
+    return f"SELECT unnest(ARRAY[{names}]::text[]) AS cell"
+
+
+def _cells_of_row(model: Any, alias: str) -> str:
+    """Return SQL that gives the cells that hear of a row of a transition table as ``cell``."""
+    if model.trigger_cells == "all":
+        return _every_cell()
+    mapping: CellMapping = model.trigger_cells
+    match, on, cell = (quoted(column) for column in mapping.columns(model))
+    table = _somewhere(quoted(mapping.table()))
+    return (
+        f"SELECT DISTINCT x.{cell}::text AS cell FROM {table} AS x "  # noqa: S608 - names of models
+        f"WHERE x.{on} = {alias}.{match}"
+    )
+
+
+def _somewhere(table: str) -> str:
+    """Return a quoted table as bodies name it before a database says in which schema it is."""
+    return f"@somewhere@.{table}"
+
+
+def _text(value: str) -> str:
+    escaped = value.replace("'", "''")
+    return f"'{escaped}'"
 
 
 def _payload(model: type[ProducingModel], alias: str) -> str:

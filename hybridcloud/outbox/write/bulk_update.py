@@ -59,6 +59,22 @@ def update(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, An
     return _locked(queryset, plain, fields)
 
 
+def update_instance(instance: ProducingModel, fields: dict[str, Any], *, using: str) -> int:
+    """Set fields of an instance and of its row; return how many rows were changed."""
+    for field in instance._meta.concrete_fields:
+        if getattr(field, "auto_now", False) and field.name not in fields:
+            fields[field.name] = field.pre_save(instance, add=False)
+    rows = type(instance).outbox_rows.using(using).filter(pk=instance.pk).update(**fields)
+    computed = [name for name, value in fields.items() if hasattr(value, "resolve_expression")]
+    for name, value in fields.items():
+        if name not in computed:
+            setattr(instance, name, value)
+    # Only the database knows what its expressions came to.
+    if computed and rows:
+        instance.refresh_from_db(using=using, fields=computed)
+    return rows
+
+
 def _refuse_primary_key(model: type[ProducingModel], fields: Collection[str]) -> None:
     keys = {name for field in model._meta.pk_fields for name in (field.name, field.attname)}
     if not keys.isdisjoint(fields) or "pk" in fields:

@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 
     from django.db.models import Model
 
+    from hybridcloud.outbox.declare.category import CellMessage, ControlMessage
     from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.write.mixins import ProducingModel
+    from hybridcloud.outbox.write.mixins import (
+        ProducingModel,
+        ReplicatedCellModel,
+        ReplicatedControlModel,
+    )
 
 _DEFAULT = "_outbox_default"
 
@@ -39,9 +44,9 @@ def default_hook[F: Callable[..., Any]](hook: F) -> F:
     return hook
 
 
-def uses_default(model: type[Model], hook: str) -> bool:
-    """Say whether a model left a hook as the framework made it."""
-    return bool(getattr(getattr(model, hook, None), _DEFAULT, False))
+def uses_default(model: type[Model], *hooks: str) -> bool:
+    """Say whether a model overrides none of these hooks of the framework."""
+    return all(getattr(getattr(model, hook, None), _DEFAULT, False) for hook in hooks)
 
 
 def is_triggered(model: type[Model]) -> bool:
@@ -144,6 +149,31 @@ def _default_rows(
             for key in keys
         ]
     return rows
+
+
+def default_cell_message(
+    instance: ReplicatedCellModel, shard_identifier: int | None
+) -> CellMessage:
+    """Make the message of the default `outbox_for_update`."""
+    return instance.category.as_cell_outbox(
+        instance,
+        payload=instance.payload_for_update(),
+        shard_identifier=shard_identifier,
+        outbox=instance.outbox_type,
+    )
+
+
+def default_control_messages(
+    instance: ReplicatedControlModel, cell_names: Collection[str], shard_identifier: int | None
+) -> list[ControlMessage]:
+    """Make the messages of the default `outboxes_for_update`, one for each cell."""
+    return instance.category.as_control_outboxes(
+        cell_names,
+        instance,
+        payload=instance.payload_for_update(),
+        shard_identifier=shard_identifier,
+        outbox=instance.outbox_type,
+    )
 
 
 class _Targets:

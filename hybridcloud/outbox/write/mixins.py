@@ -1,9 +1,8 @@
-"""Models whose changes write outbox messages: without them each save would have to remember to.
+"""The mixins of models whose changes write outbox messages.
 
-`ReplicatedCellModel` and `ReplicatedControlModel` are for models with handlers
-of their own; the lower `CellOutboxProducingModel` and
-`ControlOutboxProducingModel` for those that make their messages themselves.
-Put the mixin first among the bases, so that its managers and methods win.
+`ReplicatedCellModel` and `ReplicatedControlModel` are for models with handlers of their own;
+`CellOutboxProducingModel` and `ControlOutboxProducingModel` for models that make their
+messages themselves. Put the mixin first among the bases, so that its managers and methods win.
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from django.db import models, router, transaction
-from django.db.models.signals import class_prepared
 
 from hybridcloud.outbox.declare.cell_mapping import names_of_row
 from hybridcloud.outbox.store.tables import default_outbox
+from hybridcloud.outbox.write.bulk_update import update_instance
 from hybridcloud.outbox.write.context import joined_context, outbox_context
 from hybridcloud.outbox.write.messages import (
     cells_of_owner,
+    default_cell_message,
+    default_control_messages,
     default_hook,
     is_outermost,
     is_triggered,
@@ -28,16 +29,21 @@ from hybridcloud.outbox.write.messages import (
     uses_default,
     wake,
 )
-from hybridcloud.outbox.write.one_statement import save_combined, scope_to_combine
+from hybridcloud.outbox.write.one_statement import save_combined
 from hybridcloud.outbox.write.querysets import ProducingManager
-from hybridcloud.outbox.write.registration import register, root_of
+from hybridcloud.outbox.write.registration import root_of
 from silos import SiloMode
 from silos.cells import all_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
-    from hybridcloud.outbox.declare.category import CellMessage, ControlMessage, OutboxCategory
+    from hybridcloud.outbox.declare.category import (
+        CellMessage,
+        ControlMessage,
+        OutboxCategory,
+        Payload,
+    )
     from hybridcloud.outbox.declare.cell_mapping import TriggerCells
     from hybridcloud.outbox.store.tables import OutboxTable
 
@@ -46,15 +52,14 @@ class ProducingModel(models.Model):
     """What all producing models share; subclass one of the four public mixins instead.
 
     Attributes:
-        default_flush: whether messages of the model are flushed after the
-            commit; None: as the `outbox_context` says, else yes.
+        default_flush: flush the messages after the commit; None: as the context says, else yes.
         replication_version: raise it to have the existing rows replicated again.
-        outbox_type: a second outbox table for the model's messages; None: the first of the settings.
-        shard_key: path to the shard identifier where it is not the scope's
-            ``shard_key``, such as ``"auth_provider.organization_id"``.
-        outbox_via: ``"trigger"`` has triggers write the messages, so that raw SQL cannot bypass them.
-        trigger_payload: with triggers, the columns (``organization_id``) that make up the payload.
-        trigger_cells: with triggers in control, which cells hear of a row: ``"all"`` or a `CellMapping`.
+        outbox_type: a second outbox table for the messages; None: the first of the settings.
+        shard_key: path to the shard identifier (``"provider.organization_id"``); None: the scope's.
+        category: the category of a replicated model's messages; no other model may have it.
+        outbox_via: ``"trigger"``: triggers write the messages, so raw SQL cannot bypass them.
+        trigger_payload: with triggers, the columns (``organization_id``) of the payload.
+        trigger_cells: with triggers in control, the cells to tell: ``"all"`` or a `CellMapping`.
     """
 
     default_flush: ClassVar[bool | None] = None
@@ -67,9 +72,11 @@ class ProducingModel(models.Model):
     outbox_via: ClassVar[Literal["mixin", "trigger"]] = "mixin"
     trigger_payload: ClassVar[tuple[str, ...]] = ()
     trigger_cells: ClassVar[TriggerCells | None] = None
+    _message_hooks: ClassVar[tuple[str, ...]] = ()
 
     objects: ClassVar[ProducingManager[Self]] = ProducingManager()
-    # Unfiltered, whatever `objects` becomes: Django's cascades and related managers go through it.
+    # Unfiltered, even where a model replaces `objects`: Django's cascades and related managers
+    # use it, and a row hidden from them would not be told about.
     outbox_rows: ClassVar[ProducingManager[Self]] = ProducingManager()
 
     class Meta:
@@ -78,28 +85,25 @@ class ProducingModel(models.Model):
 
     @default_hook
     def payload_for_update(self) -> dict[str, Any] | None:
-        """Return JSON for the handler: only what nobody can tell once the row is gone.
+        """Return JSON for the handler: only what a deleted row cannot tell.
 
-        Called inside the transaction of the change. The newest payload of an
-        object is delivered, older ones may not be.
+        Called inside the change's transaction. Older payloads of an object may not be delivered.
         """
         return None
 
     def messages(self, *, deleted: bool = False) -> list[OutboxTable]:
-        """Return the messages about the row as it is now, or about its deletion, not saved yet."""
+        """Return unsaved messages about the row as it is now, or about its deletion."""
         raise NotImplementedError
 
     @classmethod
     def outbox_model(cls) -> type[OutboxTable]:
         """Return the outbox table of the model's messages."""
-        if cls.outbox_type is not None:
-            return cls.outbox_type
-        return default_outbox(cls.silo_mode)
+        return default_outbox(cls.silo_mode) if cls.outbox_type is None else cls.outbox_type
 
     @classmethod
     def has_default_messages(cls) -> bool:
-        """Say whether the model's messages are made by the framework's own hooks."""
-        return False
+        """Say whether the framework's own hooks make the model's messages."""
+        return bool(cls._message_hooks) and uses_default(cls, *cls._message_hooks)
 
     @default_hook
     @contextmanager
@@ -119,14 +123,14 @@ class ProducingModel(models.Model):
         """
         using = using or router.db_for_write(type(self), instance=self)
         flush = self.default_flush if flush is None else flush
+        # No savepoint, which would cost two statements: an error then dooms the outer transaction,
+        # so the change and its message cannot be separated.
+        atomic = transaction.atomic(using=using, savepoint=False)
         if is_triggered(type(self)):
-            with (
-                transaction.atomic(using=using, savepoint=False),
-                triggered(type(self), using, flush),
-            ):
+            with atomic, triggered(type(self), using, flush):
                 yield
             return
-        with outbox_context(transaction.atomic(using=using, savepoint=False), flush):
+        with outbox_context(atomic, flush):
             if outbox_before_super:
                 produce(type(self), [self], using=using, flush=flush)
             yield
@@ -137,39 +141,37 @@ class ProducingModel(models.Model):
         """Save the row and write its messages, in one transaction."""
         update_fields = kwargs.get("update_fields")
         if update_fields is not None and not update_fields:
-            # Django saves nothing then, so there is nothing to tell.
+            # Django then saves nothing, so there is nothing to write about.
             super().save(*args, **kwargs)
             return
         if is_triggered(type(self)) and not args and is_outermost():
-            # As nearly always; what goes before the save elsewhere has nothing to do.
+            # The usual case: nothing is buffered and no causation is lent, so skip `triggered`.
             super().save(**kwargs)
+            # None where the save() of another base saved nothing.
             if self._state.db is not None:
-                # Else another class's save() saved nothing.
                 wake(type(self), self._state.db, flush=self.default_flush)
             return
-        # Before Django 6 these may come by position: force_insert, force_update, using.
+        # Before Django 6 these may be positional: force_insert, force_update, using.
         using = args[2] if len(args) > 2 else kwargs.get("using")
         using = using or router.db_for_write(type(self), instance=self)
         if len(args) <= 2:
             kwargs["using"] = using
         if is_triggered(type(self)):
-            # No transaction: the trigger is part of the statement.
+            # No transaction is opened: the trigger is part of the row's own statement.
             with triggered(type(self), using, None):
                 super().save(*args, **kwargs)
             return
         save = partial(super().save, *args, **kwargs)
-        scope = scope_to_combine(self, save.func, using=using)
-        if scope is not None and save_combined(self, scope, save, using=using):
-            return
-        with self.prepare_outboxes(outbox_before_super=False, using=using):
-            save()
+        if not save_combined(self, save, using=using):
+            with self.prepare_outboxes(outbox_before_super=False, using=using):
+                save()
 
     def delete(
         self,
         using: str | None = None,
         keep_parents: bool = False,  # noqa: FBT001, FBT002 - Django's
     ) -> tuple[int, dict[str, int]]:
-        """Delete the row and write the messages about it and about what goes with it."""
+        """Delete the row and what cascades, and write the messages about it."""
         if self.pk is None:
             return super().delete(using, keep_parents)
         using = using or router.db_for_write(type(self), instance=self)
@@ -178,35 +180,20 @@ class ProducingModel(models.Model):
                 return super().delete(using, keep_parents)
         with joined_context(using, flush=self.default_flush):
             if keep_parents and type(self)._meta.concrete_model is not root_of(type(self)):
-                # The root's row stays, so nothing tells of its deletion; but it has changed.
+                # The root's row stays, and only its own deletion would write a message.
                 produce(type(self), [self], using=using)
             return super().delete(using, keep_parents)
 
     def update(self, **fields: Any) -> int:
-        """Set fields of the row, in the database and here, and write its messages.
+        """Set fields of row and instance, write the messages, count the rows.
 
-        Only these fields are written, unlike in `save`, and those that Django
-        sets at each save (``auto_now``).
-
-        Returns:
-            How many rows were changed: 0, if the row is gone.
+        Only these and ``auto_now`` fields are written. The count is 0 if the row is gone.
         """
-        for field in self._meta.concrete_fields:
-            if getattr(field, "auto_now", False) and field.name not in fields:
-                fields[field.name] = field.pre_save(self, add=False)
-        using = router.db_for_write(type(self), instance=self)
-        rows = type(self).outbox_rows.using(using).filter(pk=self.pk).update(**fields)
-        computed = [name for name, value in fields.items() if hasattr(value, "resolve_expression")]
-        for name, value in fields.items():
-            if name not in computed:
-                setattr(self, name, value)
-        if computed and rows:
-            self.refresh_from_db(using=using, fields=computed)
-        return rows
+        return update_instance(self, fields, using=router.db_for_write(type(self), instance=self))
 
 
 class CellOutboxProducingModel(ProducingModel):
-    """A model of cells that makes the message about a change itself; override `outbox_for_update`."""
+    """A model of cells with its own messages; override `outbox_for_update`."""
 
     silo_mode: ClassVar[SiloMode] = SiloMode.CELL
     outbox_type: ClassVar[type[CellMessage] | None] = None
@@ -215,12 +202,10 @@ class CellOutboxProducingModel(ProducingModel):
         abstract = True
 
     def outbox_for_update(self, shard_identifier: int | None = None) -> CellMessage:
-        """Make the message about the row as it is now, not saved yet.
+        """Make an unsaved message about the row as it is now.
 
-        Called inside the transaction of the change: after a save, before a deletion.
-
-        Args:
-            shard_identifier: overrides what the row says.
+        Called inside the change's transaction: after a save, before a deletion.
+        ``shard_identifier`` overrides the row's own.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no outbox_for_update(). Override it: return "
@@ -233,7 +218,7 @@ class CellOutboxProducingModel(ProducingModel):
 
 
 class ControlOutboxProducingModel(ProducingModel):
-    """A model of control that makes the messages about a change itself; override `outboxes_for_update`."""
+    """A model of control with its own messages; override `outboxes_for_update`."""
 
     silo_mode: ClassVar[SiloMode] = SiloMode.CONTROL
     outbox_type: ClassVar[type[ControlMessage] | None] = None
@@ -242,12 +227,9 @@ class ControlOutboxProducingModel(ProducingModel):
         abstract = True
 
     def outboxes_for_update(self, shard_identifier: int | None = None) -> list[ControlMessage]:
-        """Make the messages about the row as it is now, one for each cell, not saved yet.
+        """Make unsaved messages about the row as it is now, one for each cell.
 
-        Called inside the transaction of the change, after it.
-
-        Args:
-            shard_identifier: overrides what the row says.
+        Called in the change's transaction, after it. ``shard_identifier`` overrides the row's own.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no outboxes_for_update(). Override it: return "
@@ -255,10 +237,9 @@ class ControlOutboxProducingModel(ProducingModel):
         )
 
     def outboxes_for_deletion(self, shard_identifier: int | None = None) -> list[ControlMessage]:
-        """Make the messages about the row's deletion, while it is still there.
+        """Make unsaved messages about the row's deletion, while it is still there.
 
-        The same as for a change; override it where those who hold a copy may
-        be more than those who hear of changes now.
+        The same as for a change; override it where more cells may hold a copy than are told now.
         """
         return self.outboxes_for_update(shard_identifier)
 
@@ -268,130 +249,82 @@ class ControlOutboxProducingModel(ProducingModel):
 
 
 class ReplicatedCellModel(CellOutboxProducingModel):
-    """A model of cells whose changes its own handlers take to control.
-
-    Attributes:
-        category: the category of its messages; one model has it.
-    """
+    """A model of cells whose own handlers replicate it; set ``category``."""
 
     is_replicated: ClassVar[bool] = True
+    _message_hooks: ClassVar[tuple[str, ...]] = ("outbox_for_update",)
 
     class Meta(CellOutboxProducingModel.Meta):
         abstract = True
 
     @default_hook
     def outbox_for_update(self, shard_identifier: int | None = None) -> CellMessage:
-        """Make the message about the row as it is now, not saved yet."""
-        return self.category.as_cell_outbox(
-            model=self,
-            payload=self.payload_for_update(),
-            shard_identifier=shard_identifier,
-            outbox=self.outbox_type,
-        )
+        """Make an unsaved message about the row as it is now."""
+        return default_cell_message(self, shard_identifier)
 
     @default_hook
     def handle_async_replication(self, shard_identifier: int) -> None:
-        """Take the row as it is now to where it is copied; called one or more times for a change."""
+        """Copy the row as it is now; called one or more times for a change."""
 
     @classmethod
     @default_hook
     def handle_async_deletion(
-        cls, identifier: int, shard_identifier: int, payload: Mapping[str, Any] | None
+        cls, identifier: int, shard_identifier: int, payload: Payload
     ) -> None:
-        """Remove copies of a row that is gone; called one or more times, with the newest payload."""
-
-    @classmethod
-    def has_default_messages(cls) -> bool:
-        """Say whether `outbox_for_update` is the framework's own."""
-        return uses_default(cls, "outbox_for_update")
+        """Remove the copies; called one or more times, with the newest payload."""
 
 
 class ReplicatedControlModel(ControlOutboxProducingModel):
-    """A model of control whose changes its own handlers take to cells, once for each cell.
-
-    Attributes:
-        category: the category of its messages; one model has it.
-    """
+    """A model of control whose own handlers replicate it; set ``category``."""
 
     is_replicated: ClassVar[bool] = True
+    _message_hooks: ClassVar[tuple[str, ...]] = ("outboxes_for_update", "outboxes_for_deletion")
 
     class Meta(ControlOutboxProducingModel.Meta):
         abstract = True
 
     @default_hook
     def outbox_cell_names(self) -> Collection[str]:
-        """Return the cells that must hear of a change: those of the row's organization, else of its user.
+        """Return the cells to tell: the organization's, else the user's.
 
         With ``trigger_cells``, those that the triggers find.
 
         Raises:
-            IdentifierError: it has neither an ``organization_id`` nor a ``user_id``.
+            IdentifierError: the row has neither an ``organization_id`` nor a ``user_id``.
         """
         return cells_of_owner(self) if self.trigger_cells is None else names_of_row(self)
 
     @default_hook
     def outbox_cell_names_for_deletion(self) -> Collection[str]:
-        """Return the cells that may hold a copy of a row that is going: all of them.
+        """Return the cells that may hold a copy of a deleted row: all.
 
-        What would name them, a mapping or a membership, is often gone by then.
+        The mapping or membership that names fewer is often deleted before the row.
         """
         return [cell.name for cell in all_cells()]
 
     @default_hook
     def outboxes_for_update(self, shard_identifier: int | None = None) -> list[ControlMessage]:
-        """Make the messages about the row as it is now, one for each cell, not saved yet."""
-        return self._outboxes(self.outbox_cell_names(), shard_identifier)
+        """Make unsaved messages about the row as it is now, one for each cell."""
+        return default_control_messages(self, self.outbox_cell_names(), shard_identifier)
 
     @default_hook
     def outboxes_for_deletion(self, shard_identifier: int | None = None) -> list[ControlMessage]:
-        """Make the messages about the row's deletion, one for each cell that may hold a copy."""
-        return self._outboxes(self.outbox_cell_names_for_deletion(), shard_identifier)
-
-    def _outboxes(
-        self, cell_names: Collection[str], shard_identifier: int | None
-    ) -> list[ControlMessage]:
-        return self.category.as_control_outboxes(
-            cell_names,
-            model=self,
-            payload=self.payload_for_update(),
-            shard_identifier=shard_identifier,
-            outbox=self.outbox_type,
-        )
+        """Make unsaved messages about the row's deletion, one for each cell."""
+        names = self.outbox_cell_names_for_deletion()
+        return default_control_messages(self, names, shard_identifier)
 
     @default_hook
     def handle_async_replication(self, cell_name: str, shard_identifier: int) -> None:
-        """Take the row as it is now to a cell; called one or more times for a change and cell."""
+        """Copy the row as it is now; called one or more times for a cell."""
 
     @classmethod
     @default_hook
     def handle_async_deletion(
-        cls,
-        identifier: int,
-        cell_name: str,
-        shard_identifier: int,
-        payload: Mapping[str, Any] | None,
+        cls, identifier: int, cell_name: str, shard_identifier: int, payload: Payload
     ) -> None:
-        """Remove the copy of a row that is gone from a cell; called one or more times for each cell."""
-
-    @classmethod
-    def has_default_messages(cls) -> bool:
-        """Say whether both hooks that make messages are the framework's own."""
-        return uses_default(cls, "outboxes_for_update") and uses_default(
-            cls, "outboxes_for_deletion"
-        )
+        """Remove the copy; called one or more times for a cell, newest payload."""
 
 
 def has_own_handlers(model: type[models.Model]) -> bool:
-    """Say whether a replicated model overrides a handler; if not, its messages would be lost."""
-    return not (
-        uses_default(model, "handle_async_replication")
-        and uses_default(model, "handle_async_deletion")
-    )
-
-
-def _prepared(*, sender: type[models.Model], **_: Any) -> None:
-    if issubclass(sender, ProducingModel):
-        register(sender)
-
-
-class_prepared.connect(_prepared, dispatch_uid="hybridcloud.outbox.write.mixins")
+    """Say whether a replicated model overrides at least one handler."""
+    return not uses_default(model, "handle_async_replication", "handle_async_deletion")

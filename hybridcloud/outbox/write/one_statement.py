@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from django.db import connections, models
@@ -17,9 +17,9 @@ from django.db.models.signals import post_save, pre_save
 
 from hybridcloud.causation import current_headers
 from hybridcloud.outbox.declare.category import validated_scope
-from hybridcloud.outbox.declare.cell_mapping import quoted
 from hybridcloud.outbox.declare.identifiers import shard_field
 from hybridcloud.outbox.store.key import ShardKey
+from hybridcloud.outbox.store.tables import quoted
 from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, announce, register
 from hybridcloud.outbox.write.context import buffer_of, is_flushing
 from hybridcloud.outbox.write.insert import as_json
@@ -152,7 +152,7 @@ class _NotCombinable(Exception):  # noqa: N818 - no error: the long way is gone 
     """A lone save writes more than its row. That was not done."""
 
 
-def scope_to_combine(
+def _scope_to_combine(
     instance: ProducingModel, save: Callable[..., None], *, using: str
 ) -> OutboxScope | None:
     """Return the message's scope, if nothing but the row's own statement belongs to a save, which is ``save``.
@@ -190,23 +190,23 @@ def _is_saved_by_django_alone(model: type[ProducingModel]) -> bool:
     )
 
 
-def save_combined(
-    instance: ProducingModel, scope: OutboxScope, save: Callable[[], None], *, using: str
-) -> bool:
-    """Save a row and write its message.
+def save_combined(instance: ProducingModel, save: partial[None], *, using: str) -> bool:
+    """Save a row and write its message, if one statement can do both.
 
     Args:
         instance: what is saved.
-        scope: what `scope_to_combine` found.
-        save: Django's save of it.
+        save: the next ``save`` in the order of its bases, with the arguments.
         using: the database.
 
     Returns:
-        False, if nothing was done because the save writes more than its row.
+        False if nothing was done, since the save writes more than its row.
 
     Raises:
         InvalidOutboxError: the model's category is retired.
     """
+    scope = _scope_to_combine(instance, save.func, using=using)
+    if scope is None:
+        return False
     row = _Row(instance, scope, connections[using])
     try:
         with row:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.db.models.signals import class_prepared
+
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.declare.category import OutboxCategory, connected_models
 from hybridcloud.outbox.write.deletions import listen_to_deletions, update_through_managers
@@ -97,3 +99,12 @@ def _check_silo(model: type[Model], mode: SiloMode) -> None:
 
 def _is_producing(model: type[Model]) -> bool:
     return hasattr(model, "has_default_messages")
+
+
+def _prepared(*, sender: Any, **_: Any) -> None:
+    if _is_producing(sender):
+        register(sender)
+
+
+# Mixins import this module, so it listens before the first of their models is prepared.
+class_prepared.connect(_prepared, dispatch_uid="hybridcloud.outbox.write.registration")

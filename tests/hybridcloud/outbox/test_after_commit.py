@@ -13,6 +13,7 @@ from hybridcloud import hooks
 from hybridcloud.hooks import Hooks
 from hybridcloud.outbox import CellOutbox, outbox_context
 from hybridcloud.outbox.deliver import flush as flushing
+from hybridcloud.outbox.store.key import ShardKey
 from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES
@@ -66,7 +67,7 @@ class TestAfterCommit:
         assert [row.id for row in written.rows] == [
             each.pk for each in CellOutbox.objects.order_by("id")
         ]
-        assert written.rows[0].shard == (9000, 1)
+        assert written.rows[0].shard == ShardKey(9000, 1)
         (fact,) = saves
         assert (fact.outbox, fact.counts) == ("hybridcloud.CellOutbox", {9000: 3, 9001: 1})
 

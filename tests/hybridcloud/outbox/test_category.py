@@ -199,7 +199,7 @@ class TestMistakes:
     def test_at_most_once_contradicted(self, given: Any, what: str) -> None:
         kind = make_category(A=8001)
         with pytest.raises(
-            ConfigurationError, match=rf"Lane\.ONE: AT_MOST_ONCE cannot go with {what}"
+            ConfigurationError, match=rf"Lane\.ONE: AT_MOST_ONCE cannot be combined with {what}"
         ):
             _scope(
                 kind,

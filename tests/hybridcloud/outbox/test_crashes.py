@@ -128,7 +128,7 @@ def test_a_shard_whose_crash_is_due_is_claimed_to_be_drained_alone_and_not_other
     put(Kind.BY_OBJECT, obj=7)
     if heed:
         make_due()
-        assert find_due_shards(CellOutbox, alias=US, limit=10) == [(Lane.BY_OBJECT, 2)]
+        assert find_due_shards(CellOutbox, alias=US, limit=10) == [ShardKey(Lane.BY_OBJECT, 2)]
     ill, well = (ShardKey(int(Lane.BY_OBJECT), shard) for shard in (1, 2))
     due = Leases(Engine(CellOutbox, US))
     assert due.claim_due(after=FIRST, most=10, switches=Switches(), heed_backoff=heed)

@@ -10,6 +10,7 @@ import pytest
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, RetryLater, process_cell_outbox
 from hybridcloud.outbox.drain.parked import Freed, bring_back_freed
+from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellParked, Level
 
@@ -201,6 +202,6 @@ def test_a_success_brings_back_what_it_held_and_nothing_else(
             object_identifier=obj,
             reason=reason,
         )
-    bring_back_freed(Engine(CellOutbox, US), [Freed((scope, 1), level, int(own), 7)])
+    bring_back_freed(Engine(CellOutbox, US), [Freed(ShardKey(scope, 1), level, int(own), 7)])
     assert ids() == comes_back
     assert parked() == sorted({1, 2, 3, 4, 5, 6} - set(comes_back))

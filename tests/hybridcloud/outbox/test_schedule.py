@@ -105,7 +105,7 @@ def test_the_scan_reads_index_tuples_by_shards_and_not_by_messages() -> None:
 )
 def test_a_pass_costs_the_same_however_many_other_shards_fail(name: str, shards: int) -> None:
     scope = int(Kind.ORDERED.get_scope())
-    keys = [(scope, each) for each in range(1, shards + 1)]
+    keys = [ShardKey(scope, each) for each in range(1, shards + 1)]
     engine = Engine(CellOutbox, US)
     params = {
         **due_params(Switches(), after=FIRST, most=100, cell=None),
@@ -137,7 +137,7 @@ def test_a_pass_costs_the_same_however_many_other_shards_fail(name: str, shards:
             cursor.execute("VACUUM ANALYZE hybridcloud_cellfailure")
         return hits(engine, name, params)
 
-    write(*(message(Kind.ORDERED, shard=each) for _, each in keys))
+    write(*(message(Kind.ORDERED, shard=key.identifier) for key in keys))
     assert buffers(2000) <= buffers(0) + 10 + 5 * shards
 
 

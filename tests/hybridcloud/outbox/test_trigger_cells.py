@@ -147,10 +147,16 @@ def test_migrate_brings_another_directory_into_the_triggers() -> None:
     [
         (None, "trigger_cells does not say which cells"),
         ("All", "neither 'all' nor a CellMapping"),
-        (CellMapping("zoo.Missing", match="user_id"), "names what is not there"),
-        (CellMapping(Place, match="colour"), "names what is not there"),
-        (CellMapping(Place, match="user_id", cell="colour"), "names what is not there"),
-        (CellMapping(Plain, match="user_id", on="box_id", cell="id"), "no table of control"),
+        (
+            CellMapping("zoo.Missing", match="user_id"),
+            "names a model or column that does not exist",
+        ),
+        (CellMapping(Place, match="colour"), "names a model or column that does not exist"),
+        (
+            CellMapping(Place, match="user_id", cell="colour"),
+            "names a model or column that does not exist",
+        ),
+        (CellMapping(Plain, match="user_id", on="box_id", cell="id"), "not a table of control"),
     ],
 )
 def test_what_tells_no_cells_is_refused(

@@ -17,6 +17,7 @@ from fixtures.acme.models import Organization, OrganizationMember, Project, Team
 from hybridcloud.errors import IdentifierError, OutboxError
 from hybridcloud.outbox import CellOutbox, outbox_context
 from hybridcloud.outbox.deliver import flush as flushing
+from hybridcloud.outbox.store.key import ShardKey
 from silos import SiloMode, assume_silo
 
 from .conftest import ALIASES
@@ -325,7 +326,7 @@ class TestWhileOthersWrite:
             OrganizationMember.objects.update(role="X")
         (written,) = flushed
         (row,) = written.rows
-        assert row == (last_id(), (0, org.id), 3, member.id)
+        assert row == (last_id(), ShardKey(0, org.id), 3, member.id)
 
     def test_an_update_that_is_not_flushed_is_counted(
         self, monkeypatch: pytest.MonkeyPatch
