@@ -1,4 +1,4 @@
-"""Checks that psycopg loads: it needs libpq, which an application installs.
+"""Checks that psycopg finds the libpq that it needs.
 
 The library depends on ``psycopg`` without an implementation, as psycopg asks libraries to.
 Where none is found, Django cannot load its database backend, and no model can be imported:
@@ -17,13 +17,13 @@ from hybridcloud.errors import ConfigurationError
 
 
 def check_driver(**_: Any) -> list[CheckMessage]:
-    """hybridcloud.E047: psycopg finds libpq, in a wheel, built for it, or of the system."""
+    """hybridcloud.E047: psycopg finds a libpq, in a wheel or of the system."""
     found = _find()
     return [] if found is None else [found[0]]
 
 
 def require_driver() -> None:
-    """Raise what `check_driver` finds, for the moment when checks cannot run yet.
+    """Raise what `check_driver` finds, before checks can run.
 
     Raises:
         ConfigurationError: psycopg does not load. Its cause is psycopg's own error, which lists

@@ -180,18 +180,18 @@ connected_models: Registry[OutboxCategory, type[Model]] = Registry("model of the
 
 def find_category(number: int) -> OutboxCategory | None:
     """Return the category with this number; None if the code has none."""
-    return _categories.find(number)
+    return _categories.members.get(number)
 
 
 def category_name(number: int) -> str:
     """Return a category's name, or ``category 7`` if the code has none."""
-    category = _categories.find(number)
+    category = _categories.members.get(number)
     return f"category {number}" if category is None else category.name
 
 
 def all_categories() -> tuple[OutboxCategory, ...]:
     """Return the categories of all apps."""
-    return tuple(_categories)
+    return tuple(_categories.members.values())
 
 
 def category_choices() -> list[tuple[int, str]]:
@@ -215,7 +215,7 @@ def validated_scope(scope_number: int, category_number: int) -> OutboxScope:
     Raises:
         InvalidOutboxError: the category is not in the scope, or one is unknown or retired.
     """
-    scope, category = scopes.find(scope_number), _categories.find(category_number)
+    scope, category = scopes.members.get(scope_number), _categories.members.get(category_number)
     if scope is not None and scope_of(category_number) is scope:
         if not is_retired(category_number):
             return scope

@@ -222,7 +222,7 @@ _retired: set[int] = set()
 
 def find_scope(number: int) -> OutboxScope | None:
     """Return the scope with this number; None if the code has none."""
-    return scopes.find(number)
+    return scopes.members.get(number)
 
 
 def scope_of(category_number: int) -> OutboxScope | None:
@@ -237,13 +237,13 @@ def is_retired(category_number: int) -> bool:
 
 def scope_name(number: int) -> str:
     """Return a scope's name, or ``scope 7`` if the code has none."""
-    scope = scopes.find(number)
+    scope = scopes.members.get(number)
     return f"scope {number}" if scope is None else scope.name
 
 
 def all_scopes() -> tuple[OutboxScope, ...]:
     """Return the scopes of all apps."""
-    return tuple(scopes)
+    return tuple(scopes.members.values())
 
 
 def scope_choices() -> list[tuple[int, str]]:

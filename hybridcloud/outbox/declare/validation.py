@@ -26,12 +26,15 @@ class Declared[M: IntEnum]:
 
     Args:
         what: ``"category"`` or ``"scope"``, for error messages.
+
+    Attributes:
+        members: the members by number.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._classes: dict[tuple[str, str], type[M]] = {}
-        self._members: dict[int, M] = {}
+        self.members: dict[int, M] = {}
 
     def add(self, kind: type[M]) -> None:
         """Record a class; it replaces one with the same module and name.
@@ -41,36 +44,32 @@ class Declared[M: IntEnum]:
         """
         former = self._classes.get(_identity(kind))
         for member in kind:
-            taken = self._members.get(member.value)
+            taken = self.members.get(member.value)
             if taken is not None and type(taken) is not former:
                 raise ConfigurationError(
                     f"Duplicate number {member.value}: {self._what} {place(member)} has it, and "
                     f"so has {place(taken)}. Give {member.name} a number of its own."
                 )
         # Of a reloaded module: members that the new class dropped must go.
-        for number in [n for n, member in self._members.items() if type(member) is former]:
-            del self._members[number]
+        for number in [n for n, member in self.members.items() if type(member) is former]:
+            del self.members[number]
         self._classes[_identity(kind)] = kind
-        self._members.update({member.value: member for member in kind})
-
-    def find(self, number: int) -> M | None:
-        """Return the member with this number, or None."""
-        return self._members.get(number)
+        self.members.update({member.value: member for member in kind})
 
     def classes(self) -> tuple[type[M], ...]:
         """Return all classes, in the order of their declaration."""
         return tuple(self._classes.values())
 
     def __iter__(self) -> Iterator[M]:
-        return iter(self._members.values())
+        return iter(self.members.values())
 
     def snapshot(self) -> tuple[dict[tuple[str, str], type[M]], dict[int, M]]:
         """Return the present state, for `restore`."""
-        return dict(self._classes), dict(self._members)
+        return dict(self._classes), dict(self.members)
 
     def restore(self, state: tuple[dict[tuple[str, str], type[M]], dict[int, M]]) -> None:
         """Undo what was declared since `snapshot`."""
-        self._classes, self._members = dict(state[0]), dict(state[1])
+        self._classes, self.members = dict(state[0]), dict(state[1])
 
 
 def full_name(member: IntEnum) -> str:

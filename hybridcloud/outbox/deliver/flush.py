@@ -7,7 +7,6 @@ and never turns a saved change into an error for its caller.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
@@ -84,24 +83,13 @@ def deliver(alias: str, batches: Sequence[Batch]) -> None:
     by_outbox: dict[type[OutboxTable], list[Batch]] = {}
     for batch in batches:
         by_outbox.setdefault(batch.outbox, []).append(batch)
-    for outbox, own in by_outbox.items():
-        _tell(outbox, own)
     mode = settings().flush
     for outbox, own in by_outbox.items():
         rows = tuple(sorted(row for batch in own for row in batch.flushed))
         if rows:
             _flush(Written(outbox, alias, rows), mode)
-        if mode != "cron" and any(batch.unseen for batch in own):
+        if any(batch.unseen for batch in own):
             kick(outbox, alias)
-
-
-def _tell(outbox: type[OutboxTable], batches: Sequence[Batch]) -> None:
-    if hooks.active.saved:
-        counts: Counter[int] = Counter()
-        for batch in batches:
-            counts.update(batch.counts)
-        if counts:
-            hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(counts)))
 
 
 def _flush(written: Written, mode: FlushMode) -> None:

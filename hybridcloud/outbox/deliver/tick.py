@@ -28,7 +28,7 @@ def tick(engine: Engine) -> int:
     left of are swept, and deep shards that are switched off are compacted.
     """
     switches = kill_switches.current()
-    moved = bring_back(engine, switches)
+    moved = bring_back(engine, switches) if engine.query("any_parked", {}) else 0
     engine.query("sweep_leases", {})
     engine.query("sweep_failures", {})
     for key in _switched_off(engine, switches):

@@ -89,7 +89,7 @@ def group_messages(messages: Sequence[Message], *, coalesce: bool) -> Groups:
         coalesce: whether messages of one (category, object) are one group, of
             which the newest is handled; else each is a group of its own.
     """
-    if not coalesce or len(messages) == 1:
+    if not coalesce:
         return messages, _NONE
     if len(set(map(_object_of, messages))) == len(messages):
         return messages, _NONE

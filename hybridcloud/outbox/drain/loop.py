@@ -225,6 +225,8 @@ class Drainer:
 
     def _brought_back(self) -> bool:
         """Bring back what was parked and is due; say whether anything was."""
+        if not self.engine.query("any_parked", {}):
+            return False
         if not bring_back(self.engine, self._switches()):
             return False
         for cell in targets(self.engine, self._switches()):

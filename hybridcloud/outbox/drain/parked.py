@@ -48,8 +48,6 @@ def bring_back(
     Returns:
         How many messages were moved.
     """
-    if not engine.query("any_parked", {}):
-        return 0
     switched, params = _switched(engine, switches)
     params |= {
         "delayed_too": include_delayed,

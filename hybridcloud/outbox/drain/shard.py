@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.key import ShardKey
 
 _DEFAULT_POLICY: Final = Policy()
+_NO_GROUPS: Final[Mapping[int, Group]] = MappingProxyType({})
 
 
 def policy_of(scope: OutboxScope | None) -> Policy:
@@ -117,6 +118,8 @@ class Shard:
 
     def groups(self) -> Groups:
         """Return the messages grouped as the scope wants it, with what supersedes them."""
+        if len(self.messages) == 1:
+            return self.messages, _NO_GROUPS
         groups = group_messages(self.messages, coalesce=self.policy.coalesce)
         return with_newer(groups, self.newer) if self.newer else groups
 

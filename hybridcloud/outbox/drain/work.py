@@ -128,7 +128,8 @@ class Work:
                 # back, so that an orderly stop is not taken for a crash (rule 8).
                 self._settle.finish(self._leases.keys)
                 done.moved += self._settle.moved
-        bring_back_freed(self._engine, done.freed)
+        if done.freed:
+            bring_back_freed(self._engine, done.freed)
         return done
 
     def _read_shards(self) -> list[Shard]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from django.db import InterfaceError, OperationalError, connections
 
 from hybridcloud.errors import OutboxTransactionError
+from hybridcloud.outbox.store.tables import table_names
 from hybridcloud.outbox.store.templates import sql
 from silos.guard import is_testcase_transaction, open_blocks
 
@@ -53,7 +54,7 @@ class Engine:
     def __init__(self, outbox: type[OutboxTable], alias: str) -> None:
         self.outbox = outbox
         self.alias = alias
-        self.tables = outbox.tables()
+        self.tables = table_names(outbox)
 
     @property
     def connection(self) -> BaseDatabaseWrapper:

@@ -124,11 +124,13 @@ class OutboxTable(MessageColumns):
     @classmethod
     def tables(cls) -> TableNames:
         """Return the table names that the engine's statements are made of."""
-        return _tables(cls)
+        return table_names(cls)
 
 
 @cache
-def _tables(outbox: type[OutboxTable]) -> TableNames:
+def table_names(outbox: type[OutboxTable]) -> TableNames:
+    """Return the table names that the engine's statements are made of."""
+
     def table(label: str) -> str:
         return f'"{apps.get_model(label)._meta.db_table}"'
 
@@ -146,8 +148,3 @@ def outbox_models(mode: SiloMode) -> tuple[type[OutboxTable], ...]:
     """Return the outbox tables of the control silo or of cells, as the settings name them."""
     labels = settings().outbox_models.get(mode.name, ())
     return tuple(cast("type[OutboxTable]", apps.get_model(label)) for label in labels)
-
-
-def default_outbox(mode: SiloMode) -> type[OutboxTable]:
-    """Return the first outbox table of the control silo or of cells."""
-    return outbox_models(mode)[0]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
+from hybridcloud import hooks
+from hybridcloud.conf import settings
 from hybridcloud.registry import Slot
 from silos.guard import is_testcase_transaction
 
@@ -71,7 +73,7 @@ def _wait_for_the_tick(alias: str, batches: Sequence[Batch]) -> None:
 on_committed: Slot[[str, Sequence[Batch]], None] = Slot(
     "what is done with messages once they are committed", _wait_for_the_tick
 )
-"""Called once a transaction with the database and what was written; `flush` fills it."""
+"""Called once a transaction with the database and what is to be flushed; `flush` fills it."""
 
 
 class _Commit:
@@ -110,7 +112,7 @@ class _Coordinator:
         if self.commit.latest is not self or not self.commit.ready:
             return
         batches, self.commit.ready = self.commit.ready, []
-        on_committed(self.commit.alias, batches)
+        _act(self.commit.alias, batches)
 
 
 def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
@@ -141,7 +143,21 @@ def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     if connection.in_atomic_block or not connection.get_autocommit():
         register(connection, batch)
         return
-    on_committed(connection.alias, [batch])
+    _act(connection.alias, [batch])
+
+
+def _act(alias: str, batches: Sequence[Batch]) -> None:
+    """Tell of committed messages, and have those delivered that are not to wait for the tick."""
+    if hooks.active.saved:
+        counts: dict[type[OutboxTable], Counter[int]] = {}
+        for batch in batches:
+            counts.setdefault(batch.outbox, Counter()).update(batch.counts)
+        for outbox, own in counts.items():
+            if own:
+                hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(own)))
+    awaited = [batch for batch in batches if batch.flushed or batch.unseen]
+    if awaited and settings().flush != "cron":
+        on_committed(alias, awaited)
 
 
 def announce_unseen(model: type[ProducingModel], using: str) -> None:

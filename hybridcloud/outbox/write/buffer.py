@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
+from hybridcloud.outbox.store.tables import table_names
 from hybridcloud.outbox.write.insert import MOST_PER_STATEMENT, Row, insert
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Buffer:
         self._rows += rows
         for row in rows:
             if row.outbox not in self._names:
-                tables = row.outbox.tables()
+                tables = table_names(row.outbox)
                 self._names[row.outbox] = (tables.outbox.strip('"'), tables.parked.strip('"'))
         if len(self._rows) > MOST_PER_STATEMENT:
             self.write()

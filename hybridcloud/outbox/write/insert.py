@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import int_array
+from hybridcloud.outbox.store.tables import table_names
 from hybridcloud.outbox.store.templates import COLUMN_TYPES
 from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, register
 
@@ -124,11 +125,9 @@ def _insert_chunk(
             message._state.adding = False
             message._state.db = connection.alias
         if row.flush and not delayed:
-            written.append(
-                WrittenRow(
-                    identifier, ShardKey.of_columns(row.shard), row.category, row.object_identifier
-                )
-            )
+            # The cell comes first among the columns, and last in the key.
+            key = ShardKey(*row.shard[-2:], *row.shard[:-2])
+            written.append(WrittenRow(identifier, key, row.category, row.object_identifier))
     register(connection, Batch(outbox, Counter(row.category for row in rows), written))
 
 
@@ -175,7 +174,7 @@ def _columns(outbox: type[OutboxTable], *, delayed: bool) -> dict[str, str]:
 
 @cache
 def _statement(outbox: type[OutboxTable], common: frozenset[str], *, delayed: bool) -> str:
-    tables, columns = outbox.tables(), _columns(outbox, delayed=delayed)
+    tables, columns = table_names(outbox), _columns(outbox, delayed=delayed)
     single = [f"%s::{kind} AS {name}" for name, kind in columns.items() if name in common]
     arrays = {name: kind for name, kind in columns.items() if name not in common}
     source = f"SELECT {', '.join([*single, *arrays])}"

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from django.apps import apps
 from django.db import models, router, transaction
 
+from hybridcloud.conf import settings
 from hybridcloud.outbox.declare.cell_mapping import names_of_row
-from hybridcloud.outbox.store.tables import default_outbox
 from hybridcloud.outbox.write.bulk_update import update_instance
 from hybridcloud.outbox.write.context import joined_context, outbox_context
 from hybridcloud.outbox.write.messages import (
@@ -98,7 +99,10 @@ class ProducingModel(models.Model):
     @classmethod
     def outbox_model(cls) -> type[OutboxTable]:
         """Return the outbox table of the model's messages."""
-        return default_outbox(cls.silo_mode) if cls.outbox_type is None else cls.outbox_type
+        if cls.outbox_type is not None:
+            return cls.outbox_type
+        outbox: type[OutboxTable] = apps.get_model(settings().outbox_models[cls.silo_mode.name][0])
+        return outbox
 
     @classmethod
     def has_default_messages(cls) -> bool:

@@ -19,7 +19,7 @@ from hybridcloud.causation import current_headers
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.identifiers import shard_field
 from hybridcloud.outbox.store.key import ShardKey
-from hybridcloud.outbox.store.tables import quoted
+from hybridcloud.outbox.store.tables import quoted, table_names
 from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, announce, register
 from hybridcloud.outbox.write.context import buffer_of, is_flushing
 from hybridcloud.outbox.write.insert import as_json
@@ -141,7 +141,7 @@ def _texts(
         for field, name in ((pk, "hc_object"), (shard, "hc_shard"))
     )
     messages = (
-        f"INSERT INTO {outbox.tables().outbox} (shard_scope, shard_identifier, category, "  # noqa: S608 - names from the model
+        f"INSERT INTO {table_names(outbox).outbox} (shard_scope, shard_identifier, category, "  # noqa: S608 - names from the model
         f"object_identifier, headers) SELECT %s::integer, hc_shard, %s::integer, hc_object, "
         f"%s::jsonb FROM hc_row {order} RETURNING id, shard_identifier, object_identifier"
     )
