@@ -8,7 +8,7 @@ KEEP ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-oldest test test-oldest test-wheel cov check lint types fix demo \
+.PHONY: help setup setup-oldest test test-oldest test-wheel cov check lint types sql fix demo \
 	bench bench-quick bench-plots bench-lock lock build clean
 
 help: ## list the targets
@@ -49,6 +49,9 @@ lint: setup ## ruff and the import contracts
 types: setup ## mypy, strict
 	@$(PY) -m mypy
 	@if [ -e tests/typing/api.py ]; then $(PY) -m mypy tests/typing/api.py; fi
+
+sql: setup ## print a statement of the engine, ready for EXPLAIN in psql (ARGS=claim_due)
+	@$(PY) -m fixtures.servers run -- $(PY) -m tests.hybridcloud.outbox.show_sql $(ARGS)
 
 fix: setup ## let ruff repair and format
 	@$(PY) -m ruff check --fix .

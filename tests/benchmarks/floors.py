@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from django.dispatch import Signal
 
-from hybridcloud.outbox.drain.loop import SHARDS_PER_PASS
+from hybridcloud.outbox.drain.limits import LIMITS
 from tests.benchmarks import world
 from tests.benchmarks.engines import OUTBOX, Ours, _check, handler
 from tests.benchmarks.world import US
@@ -21,7 +21,7 @@ from tests.benchmarks.world import US
 if TYPE_CHECKING:
     from tests.benchmarks.shapes import Shape
 
-_SHARDS = SHARDS_PER_PASS
+_SHARDS = LIMITS.shards_per_pass
 _MESSAGES = 10_000
 """Enough to read all messages of a shape at once, because ours looks beyond what it reads."""
 _ACK = 100

@@ -14,7 +14,8 @@ django.setup()
 
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.drain.due import find_due_shards, split
-from hybridcloud.outbox.drain.loop import SHARDS_PER_PASS, Drainer
+from hybridcloud.outbox.drain.limits import LIMITS
+from hybridcloud.outbox.drain.loop import Drainer
 from silos import SiloMode, assume_silo
 from tests.benchmarks.engines import handler, receiving
 from tests.benchmarks.subjects.categories import Category
@@ -36,7 +37,9 @@ def main() -> None:
             due = find_due_shards(CellOutbox, alias=US, limit=10_000)
             parts = split(due, told["parts"])
             after, most = parts[min(told["part"], len(parts) - 1)]
-            Drainer(CellOutbox, US).sweep(after=after, most=min(most, SHARDS_PER_PASS), budget=600)
+            Drainer(CellOutbox, US).sweep(
+                after=after, most=min(most, LIMITS.shards_per_pass), budget=600
+            )
         sys.stdout.write(f"{calls[0]}\n")
         sys.stdout.flush()
 

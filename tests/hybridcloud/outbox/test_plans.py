@@ -21,6 +21,7 @@ from hybridcloud.outbox.store.session import _PINS, Engine
 from hybridcloud.outbox.store.templates import fragments, statements
 
 from .engine import US, Kind, Lane
+from .show_sql import ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -269,3 +270,15 @@ def test_statements_read_no_more_with_statistics_of_another_moment(
             if blocks > 1.5 * fresh[statement, count] + 2 * count + 20:
                 worse[name, statement, count] = (fresh[statement, count], blocks)
     assert worse == {}
+
+
+@SIDES
+@pytest.mark.parametrize("name", sorted(statements()))
+def test_a_statement_is_printed_ready_for_explain(outbox: Any, alias: str, name: str) -> None:
+    """As `make sql` prints it: the database plans it as it is."""
+    is_control = outbox is ControlOutbox
+    if name in {"rewrite_leases", *(() if is_control else ("cells",))}:
+        return  # several statements, and one that is of control alone
+    with Engine(outbox, alias).connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {ready(name, control=is_control)}".replace("%", "%%"), ())
+        assert cursor.fetchall()
