@@ -1,7 +1,7 @@
-"""Looks at dead letters, puts them back or drops them: without it what was given up would stay given up.
+"""Finds dead letters, requeues and purges them.
 
-A dead letter is a parked message with the reason ``dead``. In scopes that
-coalesce, a newer message about the same object takes its place by itself.
+A dead letter is a parked message with the reason ``dead``. In scopes that coalesce, a newer
+message about the same object replaces it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.tables import OutboxTable
 
 _AT_ONCE: Final = 1000
-# A message of an at-most-once scope is a dead letter while its handler runs: what a live lease
-# covers is not given up, and would run twice.
+# A message of an at-most-once scope is parked as dead while its handler runs. Under a live lease it
+# is not dead-lettered yet, and requeueing it would run it twice.
 _IS_DEAD: Final = """p.reason = 'dead' AND NOT (p.error = %(not_finished)s AND EXISTS (
     SELECT 1 FROM {lease} l WHERE ({l_key}) = ({p_key}) AND l.until > clock_timestamp()))"""
 _FIND: Final = """
@@ -29,13 +29,13 @@ SELECT p.id, {p_key}, p.category, p.object_identifier, p.error, p.date_added, p.
   FROM {parked} p WHERE {is_dead} AND {which} ORDER BY p.id LIMIT %(most)s"""
 _PURGE: Final = """
 DELETE FROM {parked} p WHERE {is_dead} AND p.id = ANY(%(ids)s) RETURNING p.id"""
-# Fresh attempts: nothing remembers the old ones.
+# Attempts start again: the failure row goes with the dead letter.
 _FORGET: Final = "DELETE FROM {failure} WHERE message_id = ANY(%(ids)s)"
 
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which dead letters are meant; what is None names all.
+    """Which dead letters are meant; None in a field means all.
 
     Attributes:
         ids: messages.
@@ -44,7 +44,7 @@ class Which:
         cell: a target cell, for control messages.
         category: a category's number.
         object_identifier: an object.
-        older_than_s: seconds since they were given up, at least.
+        older_than_s: least age in seconds since they were dead-lettered.
     """
 
     ids: tuple[int, ...] | None = None
@@ -58,16 +58,16 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was given up.
+    """A dead-lettered message.
 
     Attributes:
         id: the message.
         shard: the values of the sharding columns.
         category: the category's number.
         object_identifier: the object.
-        error: what was wrong, with the traceback.
+        error: what failed, with the traceback.
         date_added: when it was written.
-        parked_at: when it was given up.
+        parked_at: when it was dead-lettered.
     """
 
     id: int
@@ -92,10 +92,9 @@ def find(outbox: type[OutboxTable], alias: str, which: Which, *, limit: int) -> 
 
 
 def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
-    """Put dead letters back into the outbox, with their ids and with fresh attempts.
+    """Put dead letters back into the outbox; return how many still existed.
 
-    Returns:
-        How many were still there.
+    They keep their ids, and their attempts start again.
     """
     engine = Engine(outbox, alias)
     words = _words(engine)
@@ -105,20 +104,20 @@ def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
         statements = [engine.sql("bring_back", which=which), _FORGET.format(**words)]
         moved += _moved(engine, statements, chunk)
     if moved:
-        # Their ids are low: what looks for new ones would pass them by.
+        # Their ids are low, so a drainer that looks for new ids would not see them.
         kick(outbox, alias)
     return moved
 
 
 def purge(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
-    """Delete dead letters for good; return how many were still there."""
+    """Delete dead letters for good; return how many still existed."""
     engine = Engine(outbox, alias)
     text = _PURGE.format(**_words(engine))
     return sum(_moved(engine, [text], chunk) for chunk in _chunks(ids))
 
 
 def _moved(engine: Engine, statements: Sequence[str], ids: Sequence[int]) -> int:
-    """Run statements of which the last that gives rows gives those that were moved; return how many."""
+    """Run statements in one transaction; count the last rows returned."""
     return len(engine.results(statements, {"ids": ids, "not_finished": NOT_FINISHED})[-1])
 
 
