@@ -1,4 +1,4 @@
-"""The outbox models: what a message can be asked to do.
+"""The outbox models, and the methods of a message.
 
 Each method is one line into the layers below; the columns are in `store.tables`.
 """
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 
 class OutboxManager[M: "OutboxBase"](models.Manager[M]):
-    """Writes messages the way `outbox_context` wants; there is no other way in."""
+    """Writes messages as `outbox_context` requires."""
 
     def bulk_create(self, objs: Iterable[M], *_: Any, **__: Any) -> list[M]:
-        """Write all messages in one INSERT per table, validated like `OutboxBase.save`."""
+        """Validate messages and write them, in one INSERT per table."""
         messages = list(objs)
         write_messages(messages, using=self._db or alias_for_model(self.model))
         return messages
 
 
 class OutboxBase(OutboxTable):
-    """An outbox table: subclass `CellOutboxBase` or `ControlOutboxBase` to keep a second one.
+    """An outbox table; a second one subclasses a base for cells or control.
 
-    A second table brings its own parked, lease and failure models, named in
-    ``parked_model``, ``lease_model`` and ``failure_model``.
+    It names its own parked, lease and failure models in ``parked_model``,
+    ``lease_model`` and ``failure_model``.
     """
 
     claimed: Leases | None = None
-    """The lease of `prepare_next_from_shard`, with which `drain_shard` goes on."""
+    """The lease that `prepare_next_from_shard` claimed, for `drain_shard`."""
 
     objects: ClassVar[OutboxManager[Self]] = OutboxManager()
 
@@ -52,7 +52,7 @@ class OutboxBase(OutboxTable):
         abstract = True
 
     def save(self, *, using: str | None = None, **_: Any) -> None:
-        """Write the message in the caller's transaction, or buffer it in the `outbox_context`.
+        """Write the message in the open transaction, or buffer it in the context.
 
         Raises:
             InvalidOutboxError: the category does not belong to the scope, or either is unknown.
@@ -60,11 +60,11 @@ class OutboxBase(OutboxTable):
         save_message(self, using=using or alias_for_model(type(self)))
 
     def drain_shard(self, *, flush_all: bool = False) -> None:
-        """Handle the messages of this message's shard, now and here.
+        """Handle the messages of this message's shard in this thread.
 
         Args:
-            flush_all: go on until the shard is empty, within a time budget;
-                else stop at the newest message there is when it begins.
+            flush_all: continue until the shard is empty, within a time budget;
+                else stop at the message that was the newest at the start.
 
         Raises:
             OutboxFlushError: a handler failed; the failure was recorded first.
@@ -79,13 +79,16 @@ class OutboxBase(OutboxTable):
 
     @classmethod
     def find_scheduled_shards(cls, limit: int = 1000) -> list[tuple[Any, ...]]:
-        """Return shards that are due: with messages, not in backoff, not leased, not switched off."""
+        """Return shards that are due.
+
+        They have messages, and are neither in backoff, nor leased, nor switched off.
+        """
         found = find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
         return [key.columns() for key in found]
 
     @classmethod
     def prepare_next_from_shard(cls, shard: Sequence[Any]) -> Self | None:
-        """Claim the shard's lease and return its first message; None if it isn't due or is taken."""
+        """Claim a shard and return its first message; None if it is not due."""
         leases = claim_if_due(cls, ShardKey.of_columns(shard), alias=alias_for_model(cls))
         return None if leases is None else cls._first_of(leases)
 
@@ -95,6 +98,8 @@ class OutboxBase(OutboxTable):
         alias = leases.engine.alias
         first = cls.objects.using(alias).filter(**columns).order_by("id").first()
         if first is None:
+            # The last owner emptied the shard before the claim. A lease that expires unreleased
+            # would count as a crash (rule 8).
             leases.release()
         else:
             first.claimed = leases
@@ -102,7 +107,9 @@ class OutboxBase(OutboxTable):
 
     @classmethod
     def get_shard_depths_descending(cls, limit: int | None = 10) -> list[dict[str, Any]]:
-        """Return the deepest shards: their sharding columns and ``depth``, parked messages included.
+        """Return the sharding columns and ``depth`` of the deepest shards.
+
+        Parked messages count.
 
         Raises:
             ValueError: the limit is not positive.
@@ -111,12 +118,12 @@ class OutboxBase(OutboxTable):
 
     @classmethod
     def get_total_outbox_count(cls) -> int:
-        """Return how many messages wait in the outbox, exactly; parked ones aside."""
+        """Return the exact number of messages in the outbox, without parked ones."""
         return cls.objects.count()
 
 
 class CellOutboxBase(OutboxBase):
-    """A table of messages that are written and handled in a cell."""
+    """A table of messages written and handled in a cell."""
 
     silo_mode: ClassVar[SiloMode] = SiloMode.CELL
 
@@ -128,7 +135,7 @@ class CellOutboxBase(OutboxBase):
 
 
 class ControlOutboxBase(TargetCell, OutboxBase):
-    """A table of messages that are written and handled in control, each for one cell."""
+    """A table of messages written and handled in control, each for one cell."""
 
     silo_mode: ClassVar[SiloMode] = SiloMode.CONTROL
 

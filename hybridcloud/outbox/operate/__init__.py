@@ -1,1 +1,1 @@
-"""What people do to messages."""
+"""What operators do to messages."""

@@ -1,7 +1,7 @@
-"""Looks at dead letters, puts them back or drops them: without it what was given up would stay given up.
+"""Finds dead letters, requeues and purges them.
 
-A dead letter is a parked message with the reason ``dead``. In scopes that
-coalesce, a newer message about the same object takes its place by itself.
+A dead letter is a parked message with the reason ``dead``. In scopes that coalesce, a newer
+message about the same object replaces it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which dead letters are meant; what is None names all.
+    """Which dead letters are meant; None in a field means all.
 
     Attributes:
         ids: messages.
@@ -35,7 +35,7 @@ class Which:
         cell: a target cell, for control messages.
         category: a category's number.
         object_identifier: an object.
-        older_than_s: seconds since they were given up, at least.
+        older_than_s: least age in seconds since they were dead-lettered.
     """
 
     ids: tuple[int, ...] | None = None
@@ -49,16 +49,16 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was given up.
+    """A dead-lettered message.
 
     Attributes:
         id: the message.
         shard: the values of the sharding columns.
         category: the category's number.
         object_identifier: the object.
-        error: what was wrong, with the traceback.
+        error: what failed, with the traceback.
         date_added: when it was written.
-        parked_at: when it was given up.
+        parked_at: when it was dead-lettered.
     """
 
     id: int
@@ -86,30 +86,29 @@ def find(outbox: type[OutboxTable], alias: str, which: Which, *, limit: int) -> 
 
 
 def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
-    """Put dead letters back into the outbox, with their ids and with fresh attempts.
+    """Put dead letters back into the outbox; return how many still existed.
 
-    Returns:
-        How many were still there.
+    They keep their ids, and their attempts start again.
     """
     engine = Engine(outbox, alias)
     bring_back = engine.sql("bring_back", which=fragments()["requeued"])
     statements = [bring_back, engine.sql("forget_attempts")]
     moved = sum(_moved(engine, statements, chunk) for chunk in _chunks(ids))
     if moved:
-        # Their ids are low: what looks for new ones would pass them by.
+        # Their ids are low, so a drainer that looks for new ids would not see them.
         kick(outbox, alias)
     return moved
 
 
 def purge(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
-    """Delete dead letters for good; return how many were still there."""
+    """Delete dead letters for good; return how many still existed."""
     engine = Engine(outbox, alias)
     text = engine.sql("purge_dead")
     return sum(_moved(engine, [text], chunk) for chunk in _chunks(ids))
 
 
 def _moved(engine: Engine, statements: Sequence[str], ids: Sequence[int]) -> int:
-    """Run statements of which the last that gives rows gives those that were moved; return how many."""
+    """Run statements in one transaction; count the last rows returned."""
     return len(engine.results(statements, {"ids": ids, "not_finished": NOT_FINISHED})[-1])
 
 

@@ -1,4 +1,4 @@
-"""How deep the shards of an outbox table are."""
+"""The deepest shards of an outbox table."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""Lets a walk by id see rows that commit late behind it: without it a position would pass them by (ENGINE 7).
+"""A fence lets a walk by id see rows that commit late behind it (rule 6).
 
-Ids are drawn before they are committed, so rows appear behind a position that
-has passed. No snapshot tells which: an id may be drawn before its transaction
-has one. Locks do, since a writer locks the table before it draws an id.
+Ids are drawn before they are committed, so rows can appear behind a position that the walk has
+reached. Snapshots do not show which, since an id may be drawn before its transaction has one.
+Locks do: a writer locks the table before it draws an id.
 
 ::
 
     hi = newest_id(connection, table)           # 1. how far to go
-    fence = Fence.take(connection, table)       # 2. who may still commit something up to there
+    fence = Fence.take(connection, table)       # 2. who may still commit a row up to there
     ...                                         # keep both; never wait inside a task
-    if fence.is_open(connection):               # 3. nobody of them writes any more
+    if fence.is_open(connection):               # 3. all of them have ended
         ...                                     # 4. walk (low, hi] in a new statement; low = hi
 
-Two things are outside of it: ids that were drawn ahead of their INSERT, and
-prepared transactions of former sessions. Tables that have them are walked whole.
+It does not cover ids drawn ahead of their INSERT, nor prepared transactions of former sessions.
+Tables with either are walked whole.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-# What a session holds on a table that it has inserted into or may insert into, to its transaction's
-# end. Readers hold none of these. A row may be written through a partition's own name as well.
+# A session that inserted into a table holds one of these locks on it to its transaction's end, and a
+# reader holds none. A row may be written through a partition's own name as well.
 _WRITERS: Final = """
   FROM pg_locks
  WHERE locktype = 'relation'
@@ -43,11 +43,11 @@ _LEFT: Final = f"{_TAKE} AND virtualtransaction = ANY(%(writers)s)"
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Who was writing to a table at a moment; open once none of them does any more.
+    """The transactions that were writing to a table; open once all ended.
 
     Attributes:
-        table: the table's name, as the model has it.
-        writers: their virtual transactions, for keeping as JSON.
+        table: the name of the table, unquoted.
+        writers: their virtual transaction ids, which can be stored as JSON.
     """
 
     table: str
@@ -55,30 +55,34 @@ class Fence:
 
     @classmethod
     def take(cls, connection: BaseDatabaseWrapper, table: str) -> Self:
-        """Remember who writes to a table, and its partitions, now.
+        """Return a fence of the transactions that are writing to a table now.
 
-        Call it in a statement after the one that read how far the walk shall go.
+        Read how far the walk is to go first, in an earlier statement.
         """
         return cls(table, _writers(connection, _TAKE, table))
 
     @classmethod
     def kept(cls, table: str, writers: Iterable[str]) -> Self:
-        """Return a fence that was taken before, by its writers as they were kept."""
+        """Return a fence that was taken before, from its stored writers."""
         return cls(table, tuple(writers))
 
     def is_open(self, connection: BaseDatabaseWrapper) -> bool:
-        """Say whether all that they wrote is committed or gone; a walk may begin in a new statement."""
+        """Say whether all writers have ended, so that a walk may begin.
+
+        Begin it in a new statement, whose snapshot sees what they committed.
+        """
         return not self.left(connection)
 
     def left(self, connection: BaseDatabaseWrapper) -> tuple[str, ...]:
-        """Return those who still write: none, once the fence is open."""
+        """Return the writers that have not ended."""
+        # Later writers are left out: their ids are above where the walk ends.
         if not self.writers:
             return ()
         return _writers(connection, _LEFT, self.table, self.writers)
 
 
 def newest_id(connection: BaseDatabaseWrapper, table: str, *, column: str = "id") -> int | None:
-    """Return the largest committed id of a table; None where it is empty."""
+    """Return the largest committed id of a table; None if it is empty."""
     quote = connection.ops.quote_name
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT max({quote(column)}) FROM {quote(table)}")  # noqa: S608 - names of a model

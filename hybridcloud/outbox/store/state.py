@@ -1,9 +1,8 @@
-"""What is held, why, and until when: without these tables a failing shard would be tried at every tick.
+"""The state of shards: leases, failures and parked messages.
 
-*Lease* says who drains a shard, *Failure* what failed and when it is tried
-again, and the *parked* tables keep messages that may not run now. Writers touch
-none of them, but for messages with a delay. A healthy idle shard has no row in
-any.
+*Lease* says who drains a shard, *Failure* what failed and when it is retried, and the *parked*
+tables keep messages that may not run now. Writers insert into the parked tables only, and only
+messages with a delay. A healthy idle shard has no row in any of them.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from django.db.models.functions import Now
 from hybridcloud.outbox.store.tables import MessageColumns, TargetCell
 from silos import cell_silo_model, control_silo_model
 
+# Sorts before every time, so a failure without a backoff is due.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(hours=1)
@@ -33,6 +33,7 @@ def backoff_s(attempts: int) -> float:
     return min(doubled, LONGEST_DELAY.total_seconds()) * (0.8 + 0.2 * random())  # noqa: S311 - no secret
 
 
+# Migrations name the labels of both classes: changing one makes a migration.
 class Reason(models.TextChoices):
     """Why a message is parked."""
 
@@ -43,7 +44,7 @@ class Reason(models.TextChoices):
 
 
 class Level(models.IntegerChoices):
-    """What waits after a failure."""
+    """How much of a shard waits for a failure."""
 
     SHARD = 0, "the shard"
     CATEGORY = 1, "the category"
@@ -51,10 +52,9 @@ class Level(models.IntegerChoices):
 
 
 def parked_id(outbox_table: str) -> models.BigIntegerField[Any, Any]:
-    """Make the primary key of a parked table, drawn from its outbox table's own sequence.
-
-    One sequence for both tables: ids never collide, and compare by age.
-    """
+    """Make the primary key of a parked table, from its outbox's sequence."""
+    # One sequence for both tables: a message keeps its id when it is parked or brought back, ids
+    # never collide, and a lower id is older in whichever table.
     return models.BigIntegerField(
         primary_key=True,
         db_default=Func(Value(f"{outbox_table}_id_seq"), function="nextval"),
@@ -62,7 +62,7 @@ def parked_id(outbox_table: str) -> models.BigIntegerField[Any, Any]:
 
 
 class ParkedColumns(models.Model):
-    """What a parked message has beyond the columns of a message."""
+    """The columns that only a parked message has."""
 
     reason = models.CharField(max_length=10, choices=Reason.choices)
     error = models.TextField(null=True)  # noqa: DJ001 - absent differs from empty
@@ -73,13 +73,15 @@ class ParkedColumns(models.Model):
 
 
 class LeaseColumns(models.Model):
-    """Who drains a shard, until when (by the database's clock), and what it is doing."""
+    """Who drains a shard, and until when by the database's clock."""
 
     shard_scope = models.IntegerField()
     shard_identifier = models.BigIntegerField()
     owner = models.TextField()
+    # Fences its owner's writes: one that lost the shard acknowledges and releases nothing (rule 7).
     token = models.BigIntegerField()
     until = models.DateTimeField()
+    # The last lease expired unreleased: drained alone, with each handler marked first (rule 8).
     suspect = models.BooleanField(default=False, db_default=False)
     handling = models.BigIntegerField(null=True)
 
@@ -88,7 +90,7 @@ class LeaseColumns(models.Model):
 
 
 class FailureColumns(models.Model):
-    """What failed in a shard, how often, and when it is tried again.
+    """What failed in a shard, how often, and when it is retried.
 
     ``category``, ``object_identifier`` and ``message_id`` name what failed;
     ``level`` says how much of the shard waits for it.
@@ -113,11 +115,14 @@ class FailureColumns(models.Model):
         abstract = True
 
     def last_delay(self) -> timedelta:
-        """Return how long the last backoff was, at least half a second."""
+        """Return the last backoff, at least half a second."""
         return max(self.scheduled_for - self.scheduled_from, FIRST_DELAY / 2)
 
     def next_schedule(self, now: datetime) -> datetime:
-        """Return when a failure at ``now`` would be tried again: twice the last delay, at most an hour."""
+        """Return when a failure at ``now`` is retried.
+
+        It is after twice the last delay, at most an hour.
+        """
         return now + min(self.last_delay() * 2, LONGEST_DELAY)
 
 
@@ -131,6 +136,7 @@ def _group_indexes(*shard: str) -> list[models.Index]:
 
 
 def _one_per_level(*shard: str) -> list[models.BaseConstraint]:
+    # One failure for what waits together: attempts belong to one message or group (rule 4).
     keys = {
         Level.SHARD: shard,
         Level.CATEGORY: (*shard, "category"),
@@ -159,7 +165,7 @@ _CONTROL_SHARD = ("cell_name", *_CELL_SHARD)
 
 
 class CellParkedBase(ParkedColumns, MessageColumns):
-    """A table of parked messages of a cell outbox; declare ``id = parked_id("<its outbox table>")``."""
+    """A table of parked messages of a cell outbox; declare its `parked_id`."""
 
     class Meta:
         abstract = True
@@ -167,7 +173,7 @@ class CellParkedBase(ParkedColumns, MessageColumns):
 
 
 class ControlParkedBase(ParkedColumns, TargetCell, MessageColumns):
-    """A table of parked messages of a control outbox; declare ``id = parked_id("<its outbox table>")``."""
+    """A table of parked messages of a control outbox; declare its `parked_id`."""
 
     class Meta:
         abstract = True

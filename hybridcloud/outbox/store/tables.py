@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL writes it."""
+    """Return a name as a quoted SQL identifier."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
 class TableNames(NamedTuple):
-    """The quoted names of an outbox table and of those that go with it."""
+    """The quoted names of an outbox table and its companion tables."""
 
     label: str
     outbox: str
@@ -40,7 +40,9 @@ class TableNames(NamedTuple):
 
 
 class MessageColumns(models.Model):
-    """What a message consists of, in the outbox and in the parked table alike."""
+    """The columns of a message, the same in the outbox and the parked table."""
+
+    # Times default to the database's clock: those of writers differ, and due times are compared.
 
     shard_scope = models.IntegerField(choices=scope_choices)
     shard_identifier = models.BigIntegerField()
@@ -71,13 +73,14 @@ class MessageColumns(models.Model):
         )
 
     def shard_key(self) -> tuple[Any, ...]:
-        """Return the scope, the shard identifier and, for control messages, the cell."""
+        """Return the scope and the shard identifier."""
         return (self.shard_scope, self.shard_identifier)
 
 
 class TargetCell(models.Model):
-    """The column by which control messages differ: the cell that a message is for."""
+    """The column that only control messages have: the cell a message is for."""
 
+    # First in the key: a disabled or broken cell then costs one probe for all of its shards.
     cell_name = models.CharField(max_length=48)
 
     sharding_columns: ClassVar[tuple[str, ...]] = ("cell_name", "shard_scope", "shard_identifier")
@@ -101,7 +104,9 @@ class TargetCell(models.Model):
 
 
 class OutboxTable(MessageColumns):
-    """An outbox table as the engine sees it; `models.OutboxBase` adds the methods of a row.
+    """An outbox table as the engine sees it.
+
+    `models.OutboxBase` adds the methods of a row.
 
     Attributes:
         parked_model: label of the model of its parked messages.
@@ -123,13 +128,14 @@ class OutboxTable(MessageColumns):
 
     @classmethod
     def tables(cls) -> TableNames:
-        """Return the table names that the engine's statements are made of."""
+        """Return the table names for the engine's statements."""
         return table_names(cls)
 
 
+# Cached, as every statement asks; a model's tables never change while a process runs.
 @cache
 def table_names(outbox: type[OutboxTable]) -> TableNames:
-    """Return the table names that the engine's statements are made of."""
+    """Return the table names for the engine's statements."""
 
     def table(label: str) -> str:
         return f'"{apps.get_model(label)._meta.db_table}"'
@@ -145,6 +151,6 @@ def table_names(outbox: type[OutboxTable]) -> TableNames:
 
 
 def outbox_models(mode: SiloMode) -> tuple[type[OutboxTable], ...]:
-    """Return the outbox tables of the control silo or of cells, as the settings name them."""
+    """Return the outbox tables of a silo mode, in the order of the settings."""
     labels = settings().outbox_models.get(mode.name, ())
     return tuple(cast("type[OutboxTable]", apps.get_model(label)) for label in labels)

@@ -1,6 +1,6 @@
-"""Words the triggers of a model: without it nothing would say what the database must write, and for which models.
+"""The SQL of the triggers that write a model's messages.
 
-Names carry a version, a hash of the bodies, so that what is installed can be
+A trigger's name carries a version, a hash of the bodies, so that the installed triggers can be
 compared with the models.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "hybridcloud_outbox_"
 TRUNCATE_SETTING: Final = "hybridcloud.truncate"
-# Such values are the same JSON, whether PostgreSQL writes it or Python.
+# PostgreSQL and Python write values of these as the same JSON.
 _PLAIN: Final = (
     models.BooleanField,
     models.CharField,
@@ -51,8 +51,8 @@ class Trigger(NamedTuple):
     Attributes:
         event: ``insert``, ``update``, ``delete`` or ``truncate``.
         name: its name, and its function's.
-        body: the source of its function; its tables are as `_somewhere` names them.
-        tables: those, quoted.
+        body: the source of its function, with tables as `_somewhere` names them.
+        tables: the quoted names of these tables.
     """
 
     event: str
@@ -61,9 +61,9 @@ class Trigger(NamedTuple):
     tables: tuple[str, ...] = ()
 
     def located(self, schemas: Mapping[str, str]) -> Trigger:
-        """Return it for a database, by the schemas of its tables there.
+        """Return the trigger for a database where its tables have these schemas.
 
-        A function that sets its own search_path would find them too, at a cost for each save.
+        A function with a search_path of its own would find them too, at a cost for each save.
         """
         body = self.body
         for table in self.tables:
@@ -75,7 +75,7 @@ class Trigger(NamedTuple):
 def problem_of(  # noqa: PLR0911 - one answer for each reason
     model: type[ProducingModel],
 ) -> str | None:
-    """Say why triggers cannot write a model's messages; None: they can."""
+    """Say why triggers cannot write a model's messages; None if they can."""
     if model.silo_mode is SiloMode.CONTROL and (problem := _problem_of_cells(model)) is not None:
         return problem
     if not model.has_default_messages():
@@ -88,20 +88,20 @@ def problem_of(  # noqa: PLR0911 - one answer for each reason
     if concrete._meta.parents or root._meta.concrete_model is not concrete:
         return "its rows are in several tables (multi-table inheritance)"
     if not _is(concrete._meta.pk, models.IntegerField):
-        return "its primary key is no integer"
+        return "its primary key is not an integer"
     shard: Any = shard_field(model.category.get_scope(), model)
     if shard is None or shard.null or not _is(shard, models.IntegerField):
-        return "its shard key is no integer column of its own that is NOT NULL"
+        return "its shard key is not a NOT NULL integer column of its own"
     own = {field.attname: field for field in concrete._meta.concrete_fields}
     for name in model.trigger_payload:
         if name not in own or not any(_is(own[name], kind) for kind in _PLAIN):
-            return f"{name!r} in trigger_payload is no column of numbers, text, truth or JSON"
+            return f"{name!r} in trigger_payload is not a number, text, boolean or JSON column"
     return None
 
 
 def _problem_of_cells(model: Any) -> str | None:
     if model.trigger_cells is None:
-        return "it lives in control, and trigger_cells does not say which cells hear of a row"
+        return "it lives in control, and trigger_cells does not say which cells to tell"
     for hook in ("outbox_cell_names", "outbox_cell_names_for_deletion"):
         if hasattr(model, hook) and not uses_default(model, hook):
             return f"{hook}() is Python; leave it to trigger_cells"
@@ -134,20 +134,20 @@ def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
 
 
 def _tables(model: type[ProducingModel]) -> tuple[str, ...]:
-    """Return the tables that a model's triggers write to or look into, quoted."""
+    """Return the quoted names of the tables that a model's triggers use."""
     cells = model.trigger_cells
     mapping = (quoted(cells.table()),) if isinstance(cells, CellMapping) else ()
     return (model.outbox_model().tables().outbox, *mapping)
 
 
 def _body(model: type[ProducingModel], changes: str, *sources: str, ordered: bool = True) -> str:
-    """Return the source of a function that writes the messages of a statement.
+    """Return the source of a function that writes a statement's messages.
 
     Args:
         model: the model.
-        changes: what the statement did, one row for each row of the table.
+        changes: a FROM item with one row for each row that the statement changed.
         sources: queries that make messages of one such row.
-        ordered: sort by the rows' ids; else messages come as the rows came.
+        ordered: sort by the rows' ids; else messages keep the order of the rows.
     """
     category, target = model.category, _somewhere(model.outbox_model().tables().outbox)
     fans_out = model.silo_mode is SiloMode.CONTROL
@@ -172,7 +172,7 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     fans_out = model.silo_mode is SiloMode.CONTROL
 
     def message(row: str, payload: str, rank: int, cells: str, where: str = "true") -> str:
-        """Return SQL for one message of a row, or with a fan-out one for each of its cells."""
+        """Return SQL for a row's message, or for one for each of its cells."""
         return (
             f"SELECT {row}.{shard_column} AS shard, {row}.{key} AS object, "  # noqa: S608
             f"{_payload(model, payload)} AS payload, {rank} AS rank"
@@ -182,25 +182,26 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     every, mine = _every_cell(), _cells_of_row(model, "n") if fans_out else ""
     columns = [quoted(f.column) for f in concrete._meta.concrete_fields if not f.generated]
     before, after = (", ".join(f"{row}.{name}" for name in columns) for row in "on")
-    # Byte by byte: some types know no equality, and to others unequal values are equal.
+    # Byte by byte: some types have no equality, and others call different values equal.
     changed = f"ROW({before})::record *<> ROW({after})::record"
     stays = f"o.{key} IS NOT NULL AND n.{key} IS NOT NULL"
     updated = [
         message("n", "n", 1, mine, f"n.{key} IS NOT NULL AND (o.{key} IS NULL OR {changed})"),
-        # The shard that a row left hears what is to be said now; a primary key that went, the last of it.
+        # A shard that the row left gets the new payload; a primary key that is gone, the old one.
         message("o", "n", 0, every, f"{stays} AND o.{shard_column} <> n.{shard_column}"),
         message("o", "o", 0, every, f"n.{key} IS NULL"),
     ]
     if fans_out and model.trigger_cells != "all":
-        # In its shard, cells that are no longer its own: they may hold a copy.
+        # Cells that are no longer the row's may still hold a copy.
         left = f"{_cells_of_row(model, 'o')} EXCEPT {mine}"
         updated.append(
             message("o", "n", 0, left, f"{stays} AND o.{shard_column} = n.{shard_column}")
         )
-    # Never a plain join: planned for one row, as nested loops, it would be kept for ten thousand.
+    # A full join is hashed or merged. A plain join would be planned for one row, as nested loops,
+    # and plpgsql would keep that plan for ten thousand rows.
     joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"
     return {
-        # New rows come in the order in which their ids were drawn; to sort one is a third of its message's cost.
+        # New rows come in the order of their ids, and sorting one costs a third of its message.
         "insert": _body(model, "hc_new AS n", message("n", "n", 1, mine), ordered=fans_out),
         "update": _body(model, joined, *updated),
         "delete": _body(model, "hc_old AS o", message("o", "o", 1, every)),
@@ -220,13 +221,13 @@ END
 
 
 def _every_cell() -> str:
-    """Return SQL that gives all cells of the directory as ``cell``."""
+    """Return a query of all cells in the directory, as ``cell``."""
     names = ", ".join(_text(cell.name) for cell in sorted(all_cells(), key=lambda each: each.name))
     return f"SELECT unnest(ARRAY[{names}]::text[]) AS cell"
 
 
 def _cells_of_row(model: Any, alias: str) -> str:
-    """Return SQL that gives the cells that hear of a row of a transition table as ``cell``."""
+    """Return a query of the cells to tell about a transition table's row."""
     if model.trigger_cells == "all":
         return _every_cell()
     mapping: CellMapping = model.trigger_cells
@@ -239,7 +240,7 @@ def _cells_of_row(model: Any, alias: str) -> str:
 
 
 def _somewhere(table: str) -> str:
-    """Return a quoted table as bodies name it before a database says in which schema it is."""
+    """Return a placeholder for a table whose schema is not known yet."""
     return f"@somewhere@.{table}"
 
 

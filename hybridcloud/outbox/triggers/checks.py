@@ -1,4 +1,4 @@
-"""Compares triggers with models: without it a model could change, and its old triggers go on unseen."""
+"""Installs triggers after migrate, and checks them against the models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def connect(app: AppConfig) -> None:
-    """Install triggers after each ``migrate``, and register the checks; called once apps are ready."""
+    """Connect the installation and the checks; called once apps are ready."""
     around_change.fill(triggered)
     post_migrate.connect(_after_migrate, sender=app, dispatch_uid="hybridcloud.outbox.triggers")
     checks.register(check_models, "hybridcloud")
@@ -32,7 +32,7 @@ def check_models(
     app_configs: Iterable[AppConfig] | None,
     **_: Any,
 ) -> list[checks.CheckMessage]:
-    """Return an error for each model in trigger mode whose messages a trigger cannot write."""
+    """Return an error for each model whose messages triggers cannot write."""
     del app_configs
     found: list[checks.CheckMessage] = []
     for model in producing_models():
@@ -52,7 +52,7 @@ def check_models(
 def check_triggers(
     app_configs: Iterable[AppConfig] | None, *, databases: Iterable[str] | None = None, **_: Any
 ) -> list[checks.CheckMessage]:
-    """Return a warning for each model whose triggers are not what it says."""
+    """Return a warning for each model whose triggers differ from it."""
     del app_configs
     found: list[checks.CheckMessage] = []
     for alias in databases or ():

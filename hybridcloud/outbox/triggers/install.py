@@ -1,8 +1,8 @@
-"""Makes the triggers that write messages inside the database: without it raw SQL would bypass replication.
+"""Installs the triggers of a database's models, and finds what differs.
 
-For each model with ``outbox_via = "trigger"``: one statement-level trigger for
-each of INSERT, UPDATE and DELETE, with transition tables, and one that refuses
-TRUNCATE; on the table and on every partition of it.
+A model with ``outbox_via = "trigger"`` has a statement-level trigger for each of INSERT, UPDATE
+and DELETE, with transition tables, and one that refuses TRUNCATE, on its table and on each
+partition.
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ _INSTALLED: Final = """
 
 
 def triggered_models(alias: str) -> list[type[ProducingModel]]:
-    """Return the models in trigger mode whose tables are on a database, proxies aside."""
+    """Return the models in trigger mode with a table on a database."""
     return [model for model in _models(alias) if is_triggered(model)]
 
 
 def differences(
     model: type[ProducingModel], alias: str, *, expected: Sequence[Trigger] | None = None
 ) -> list[str]:
-    """Say what is otherwise in the database than the model needs it; none if there is no table yet."""
+    """Say how a model's triggers in the database differ from the model.
+
+    A table that does not exist yet has no differences.
+    """
     expected = triggers_of(model) if expected is None else expected
     connection = connections[alias]
     wanted = {trigger.name: trigger for trigger in _located(connection, expected)}
@@ -70,13 +73,13 @@ def differences(
 
 
 def install(alias: str, tables: Iterable[type[ProducingModel]] | None = None) -> None:
-    """Make the triggers on a database what the models say; nothing, where they are so already.
+    """Make the triggers on a database what the models need.
 
     Triggers of models that left the mode are dropped, since their mixins write again.
 
     Args:
         alias: the database.
-        tables: the models to look at; None: all producing models whose tables are there.
+        tables: the models to look at; None: all producing models with a table there.
     """
     for model in _models(alias) if tables is None else tables:
         expected = triggers_of(model) if is_triggered(model) else ()
@@ -84,7 +87,7 @@ def install(alias: str, tables: Iterable[type[ProducingModel]] | None = None) ->
             continue
         missing = _missing_columns(model, alias) if expected else []
         if missing:
-            # Migrated to a state of before: triggers that name them would fail every write.
+            # Migrated backwards: triggers that name these columns would fail every write.
             _LOG.warning("No triggers for %s: no columns %s", model._meta.label, missing)
             continue
         with transaction.atomic(using=alias):
@@ -110,7 +113,7 @@ def _install(
                         f"{trigger.event.upper()} ON {table} {REFERENCING[trigger.event]} "
                         f"FOR EACH STATEMENT EXECUTE FUNCTION {quote(trigger.name)}()"
                     )
-                    # A disabled one stays so when it is replaced.
+                    # CREATE OR REPLACE leaves a disabled trigger disabled.
                     cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER {quote(trigger.name)}")
         names = {trigger.name for trigger in expected}
         stale: set[str] = set()
@@ -119,14 +122,14 @@ def _install(
                 cursor.execute(f"DROP TRIGGER {quote(name)} ON {table}")
                 stale.add(installed[name][0])
         for function in sorted(stale):
-            # A partition that was detached may still have it.
+            # A detached partition may still use it.
             cursor.execute(_IS_USED, [function])
             if cursor.fetchone() is None:
                 cursor.execute(f"DROP FUNCTION {function}")
 
 
 def _located(connection: BaseDatabaseWrapper, triggers: Sequence[Trigger]) -> list[Trigger]:
-    """Return triggers with the tables of a database, whatever search_path a raw session has."""
+    """Return triggers with the schemas of a database's tables."""
     tables = {table for trigger in triggers for table in trigger.tables}
     with connection.cursor() as cursor:
         cursor.execute(_SCHEMAS, [sorted(tables)])
@@ -149,7 +152,7 @@ def _models(alias: str) -> list[type[ProducingModel]]:
 def _tables(
     connection: BaseDatabaseWrapper, model: type[ProducingModel]
 ) -> list[tuple[str, dict[str, tuple[str, str, bool]]]]:
-    """Return (name, triggers of ours) of a model's table and its partitions; [] without one."""
+    """Return (name, installed triggers) of a model's table and partitions."""
     table = connection.ops.quote_name(model._meta.db_table)
     with connection.cursor() as cursor:
         cursor.execute(_TREE, [table, table])

@@ -1,8 +1,6 @@
-"""What is left to Python for models whose triggers write: without it their messages would wait for the next beat.
+"""What Python still does around a change whose messages triggers write.
 
-The database writes the messages, so a save is one statement as without them.
-Here a drainer is woken after the commit, and a handler's causation is lent to
-the triggers.
+It wakes a drainer after the commit, and passes a handler's causation to the triggers.
 """
 
 from __future__ import annotations
@@ -29,11 +27,10 @@ if TYPE_CHECKING:
 HEADERS_SETTING: Final = "hybridcloud.headers"
 
 
-class triggered:  # noqa: N801 - used like a function; no generator, as it is around every save
-    """Run a change whose messages a trigger writes, and have a drainer woken after the commit.
+class triggered:  # noqa: N801 - used like a function; a generator would slow down every save
+    """Runs a change whose messages triggers write; a drainer is then woken.
 
-    The ids of the messages stay in the database, so a sync flush cannot name
-    its own: it is a kick here.
+    The ids of the messages stay in the database, so a sync flush cannot name them: it is a kick.
 
     Args:
         model: the model.
@@ -51,7 +48,7 @@ class triggered:  # noqa: N801 - used like a function; no generator, as it is ar
 
     def __enter__(self) -> None:
         connection = connections[self._using]
-        # What is buffered is older, so it must have lower ids.
+        # What is buffered is older than the change, so it must get lower ids.
         write_buffered(connection)
         headers = current_headers()
         if headers is not None:
@@ -72,7 +69,7 @@ class triggered:  # noqa: N801 - used like a function; no generator, as it is ar
 
 @contextmanager
 def _lent_headers(connection: BaseDatabaseWrapper, headers: Mapping[str, Any]) -> Iterator[None]:
-    """Let triggers see the causation of the handler or call that runs, for this change only."""
+    """Let triggers see the running handler's causation, for this change only."""
     if not connection.in_atomic_block:
         with transaction.atomic(using=connection.alias), _lent_headers(connection, headers):
             yield
@@ -81,7 +78,8 @@ def _lent_headers(connection: BaseDatabaseWrapper, headers: Mapping[str, Any]) -
     try:
         yield
     except BaseException:
-        # Django forgives an open transaction some errors; where it is lost, so is the setting.
+        # Some errors leave the transaction usable, and the setting must not outlive the change in
+        # it. Where the transaction is lost, the setting is lost too.
         with suppress(DatabaseError):
             _set(connection, "")
         raise
