@@ -194,14 +194,16 @@ class TestAfterCommit:
             assert [row.object_identifier for row in flushes[0].rows] == [2]
         assert sorted(objects()) == [1, 2]
 
-    def test_the_cron_mode_is_handed_on(
-        self, monkeypatch: pytest.MonkeyPatch, settings: Any
+    @pytest.mark.parametrize(("mode", "handed_on"), [("kick", ["kick"]), ("cron", [])])
+    def test_the_mode_is_handed_on_and_in_cron_mode_messages_wait_for_the_tick(
+        self, monkeypatch: pytest.MonkeyPatch, settings: Any, mode: str, handed_on: list[str]
     ) -> None:
         modes: list[str] = []
         monkeypatch.setattr(flushing, "flush_written", lambda written, mode: modes.append(mode))
-        settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "FLUSH": "cron"}
+        settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "FLUSH": mode}
         message().save()
-        assert modes == ["cron"]
+        assert modes == handed_on
+        assert objects() == [1]
 
 
 class TestInTestCase:
