@@ -35,7 +35,7 @@ from hybridcloud.outbox.store.session import NO_BOUND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 
-    from hybridcloud.outbox.drain.work import Done
+    from hybridcloud.outbox.drain.shard import Done
     from hybridcloud.outbox.store.session import Engine
     from hybridcloud.outbox.store.switches import Switches
 

@@ -16,7 +16,7 @@ from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.drain.limits import LIMITS, Limits
 from hybridcloud.outbox.drain.parked import bring_back
 from hybridcloud.outbox.drain.read import NOTHING_KNOWN
-from hybridcloud.outbox.drain.work import Done, Work
+from hybridcloud.outbox.drain.work import Work
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.session import Engine
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hybridcloud.outbox.drain.due import Cursor
+    from hybridcloud.outbox.drain.shard import Done
     from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from hybridcloud.outbox.declare.scope import OutboxScope
+    from hybridcloud.outbox.drain.parked import Freed
     from hybridcloud.outbox.store.key import ShardKey
 
 _DEFAULT_POLICY: Final = Policy()
@@ -143,6 +145,27 @@ class Shard:
         known = self.parked.get((message.category, message.object_identifier), ())
         waiting = {Reason.DELAYED, Reason.HELD}
         return any(each < message.id and reason in waiting for each, reason in known)
+
+
+@dataclass(slots=True)
+class Done:
+    """What a pass has done.
+
+    Attributes:
+        moved: messages that left the outbox, or were tried and failed.
+        emptied: shards of which everything was read, handled and deleted.
+        left: shards that had no time slice or have more, with the lowest id that may be left.
+        newest_read: the newest id that it read; 0: none.
+        ended_at: the last shard that had its time slice, where not all had; None: all, or none.
+        freed: what its successes let go on.
+    """
+
+    moved: int = 0
+    emptied: list[ShardKey] = field(default_factory=list)
+    left: dict[ShardKey, int] = field(default_factory=dict)
+    newest_read: int = 0
+    ended_at: ShardKey | None = None
+    freed: list[Freed] = field(default_factory=list)
 
 
 def shards_of(keys: Sequence[ShardKey], rows: Sequence[Any]) -> list[Shard]:

@@ -6,7 +6,6 @@ batches. In the ordinary case each is one turn of the loop; all else is a call o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import monotonic
@@ -23,6 +22,7 @@ from hybridcloud.outbox.drain.limits import LIMITS, Limits
 from hybridcloud.outbox.drain.parked import Freed, bring_back_freed
 from hybridcloud.outbox.drain.read import NOTHING_KNOWN, Reader, read_all, read_shards
 from hybridcloud.outbox.drain.settle import Settlement
+from hybridcloud.outbox.drain.shard import Done
 from hybridcloud.outbox.store.state import Level, Reason
 
 if TYPE_CHECKING:
@@ -35,31 +35,6 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.session import Engine
     from hybridcloud.outbox.store.switches import Switches
-
-
-def _never() -> bool:
-    return False
-
-
-@dataclass(slots=True)
-class Done:
-    """What a pass has done.
-
-    Attributes:
-        moved: messages that left the outbox, or were tried and failed.
-        emptied: shards of which everything was read, handled and deleted.
-        left: shards that had no time slice or have more, with the lowest id that may be left.
-        newest_read: the newest id that it read; 0: none.
-        ended_at: the last shard that had its time slice, where not all had; None: all, or none.
-        freed: what its successes let go on.
-    """
-
-    moved: int = 0
-    emptied: list[ShardKey] = field(default_factory=list)
-    left: dict[ShardKey, int] = field(default_factory=dict)
-    newest_read: int = 0
-    ended_at: ShardKey | None = None
-    freed: list[Freed] = field(default_factory=list)
 
 
 class Work:
@@ -92,7 +67,7 @@ class Work:
         raise_failures: bool = False,
         heed_backoff: bool = True,
         known: Mapping[ShardKey, int] = NOTHING_KNOWN,
-        stopped: Callable[[], bool] = _never,
+        stopped: Callable[[], bool] = lambda: False,
         deadline: float = inf,
         time_slice: float = inf,
     ) -> None:
