@@ -17,15 +17,11 @@ PACKAGES = ("silos", "hybridcloud", "receivers")
 LONGEST = 72
 WITHOUT = re.compile(r"\bwithout (it|them|this|these)\b", re.IGNORECASE)
 
-#: Path prefixes whose docstrings have not been rewritten yet.
-EXEMPT: tuple[str, ...] = ("hybridcloud/outbox",)
-
 FILES = [
     path
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
     if "migrations" not in path.relative_to(ROOT).parts
-    and not path.relative_to(ROOT).as_posix().startswith(EXEMPT)
 ]
 
 

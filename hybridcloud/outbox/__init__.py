@@ -1,4 +1,4 @@
-"""The outbox engine: a change and its message commit together; drainers hand the message out.
+"""The outbox engine: a change commits with its message, drainers call.
 
 The rooms, each of which imports only from those below it::
 

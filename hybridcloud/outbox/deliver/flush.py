@@ -49,7 +49,7 @@ _raise_failures: ContextVar[bool] = ContextVar("hybridcloud_flush_raises", defau
 
 @contextmanager
 def raising_failures() -> Iterator[None]:
-    """Let sync flushes raise what they would capture, inside the block; for tests."""
+    """Let sync flushes raise what they would capture; for tests."""
     token = _raise_failures.set(True)
     try:
         yield
@@ -72,7 +72,7 @@ class Written(NamedTuple):
 
 
 def deliver(alias: str, batches: Sequence[Batch]) -> None:
-    """Flush what was committed, or wake a drainer for it; what `on_committed` calls.
+    """Flush what was committed, or wake a drainer; fills `on_committed`.
 
     Called once for each commit. A failure is captured, the shard backs off, and the tick
     takes over; it never reaches the caller, whose change is saved.
@@ -220,7 +220,7 @@ class _Flush:
         return int(self._engine.query("before", params)[0][0]) > MOST_AHEAD
 
     def _wait(self, key: ShardKey, deadline: float) -> None:
-        """Wait for the drainer that has the shard; return as soon as one's own messages are gone."""
+        """Wait until the shard's drainer has handled this commit's messages."""
         params = {
             "ids": [row.id for row in self._own[key]],
             "heed": True,

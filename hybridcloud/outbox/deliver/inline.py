@@ -1,4 +1,4 @@
-"""Drains in the calling process: for tests, upgrades and a user's own loop."""
+"""Drains in the calling process: for tests, upgrades, a user's own loop."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ def _drain_known(
 
 
 def claim_one(engine: Engine, key: ShardKey, switches: Switches) -> Leases | None:
-    """Claim one shard, whatever its backoff; wait at most ``FLUSH_WAIT`` for another drainer."""
+    """Claim one shard, whatever its backoff.
+
+    Waits at most ``FLUSH_WAIT`` for another drainer.
+    """
     for _ in pauses(engine, monotonic() + settings().flush_wait):
         leases = Leases(engine)
         if leases.claim_known([key], heed_backoff=False) or leases.claim_suspect(

@@ -1,4 +1,4 @@
-"""Wakes drainers after a commit: without it a message would wait for the next beat.
+"""Wakes drainers after a commit.
 
 Thousands of commits a second wake a drainer tens of times: a process sends at
 most one kick in 50 ms for each outbox table, the first at once and the last at
@@ -34,7 +34,9 @@ kicker: Slot[[type[OutboxTable], str], None] = Slot("what wakes a drainer", _no_
 
 
 class Throttle[K]:
-    """Calls a function at most once in a while for each key: at once, and again at the end if asked meanwhile.
+    """Calls a function for a key at once, and at most once in a while.
+
+    Asked again meanwhile, it calls once more at the end, so that no request is lost.
 
     Args:
         send: what to call with the key.
@@ -89,6 +91,9 @@ _throttled: Throttle[tuple[type[OutboxTable], str]] = Throttle(_send)
 
 
 def kick(outbox: type[OutboxTable], alias: str) -> None:
-    """Wake a drainer for an outbox table; never raises, since the next beat is the net below."""
+    """Wake a drainer for an outbox table; never raises.
+
+    Where no wake-up arrives, the next tick finds the messages.
+    """
     if not Engine(outbox, alias).in_testcase:
         _throttled((outbox, alias))

@@ -1,4 +1,4 @@
-"""Drains without Celery: without it a deployment that has only PostgreSQL would have no drainer.
+"""A drainer without Celery: a process that listens for notifications.
 
 A drainer sweeps when it is notified, when a delayed message is due, and at
 least every two seconds, so a notification that is lost costs two seconds.
@@ -63,7 +63,7 @@ def tables_of(silos: Iterable[CurrentSilo]) -> list[Table]:
 
 
 class Listener(threading.Thread):
-    """Listens on channels of one database and calls a function when one is notified.
+    """Listens on channels of a database; calls a function at notifications.
 
     Its session is opened again when it is lost; after each opening the
     function is called, since nobody heard what was notified before.
@@ -132,7 +132,10 @@ class ListeningDrainer:
         ]
 
     def stop(self) -> None:
-        """End after the shard under way, and give the others back. Safe in a signal handler."""
+        """End after the shard under way, and give the others back.
+
+        Safe in a signal handler.
+        """
         self._stopped = True
 
     def run(self) -> None:
@@ -179,7 +182,7 @@ class ListeningDrainer:
         return moved
 
     def _pause(self) -> float:
-        """Return the seconds until the next delayed message is due, at most the poll's."""
+        """Return seconds until a delayed message is due, at most the poll's."""
         pause = POLL
         for table in self._tables:
             try:

@@ -1,4 +1,4 @@
-"""Wakes listening drainers by NOTIFY: without it a drainer without Celery would find messages by polling alone.
+"""Wakes listening drainers by NOTIFY.
 
 Inside the writing transaction a NOTIFY would serialise all commits of the
 database. So it is a statement of its own, after the commit, sent by one thread
@@ -29,7 +29,9 @@ def channel_of(outbox: type[OutboxTable]) -> str:
 
 
 class Notifier:
-    """Sends notifications, one after another, from a daemon thread that lives while there are any.
+    """Sends notifications, one after another, from a daemon thread.
+
+    The thread lives while there are any.
 
     Args:
         idle: seconds without a notification after which the thread ends.

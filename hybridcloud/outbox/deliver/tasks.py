@@ -1,4 +1,4 @@
-"""The Celery tasks and their schedule: without them committed messages would wait until somebody drains by hand.
+"""The Celery tasks and their schedule.
 
 ::
 
@@ -40,12 +40,15 @@ _EXPIRES: Final = 10
 
 
 def queue_name(mode: SiloMode, cell: str | None) -> str:
-    """Return the Celery queue of a silo: ``hybridcloud.control`` or ``hybridcloud.cell.<name>``."""
+    """Return the Celery queue of a silo.
+
+    It is ``hybridcloud.control`` or ``hybridcloud.cell.<name>``.
+    """
     return "hybridcloud.control" if mode is SiloMode.CONTROL else f"hybridcloud.cell.{cell}"
 
 
 def queue_names() -> list[str]:
-    """Return the queues that this process's workers should listen to: its silo's, or all of them."""
+    """Return the queues of this process's workers: its silo's, or all."""
     here = get_process_silo()
     cells = [queue_name(SiloMode.CELL, cell) for cell in cells_here()]
     control = [queue_name(SiloMode.CONTROL, None)]
@@ -53,7 +56,7 @@ def queue_names() -> list[str]:
 
 
 def cells_here() -> list[str]:
-    """Return the cells that this process belongs to: its own, or all of a monolith's."""
+    """Return this process's cells: its own, or all of a monolith's."""
     here = get_process_silo()
     if here.mode is SiloMode.CELL and here.cell is not None:
         return [here.cell]
@@ -61,7 +64,7 @@ def cells_here() -> list[str]:
 
 
 def _make_beat_schedule() -> dict[str, dict[str, Any]]:
-    """Return a tick for each silo that this process belongs to, sent to that silo's queue."""
+    """Return a tick for each silo of this process, sent to the silo's queue."""
     schedule: dict[str, dict[str, Any]] = {}
     if get_process_silo().mode is not SiloMode.CELL:
         schedule["hybridcloud-outbox-control"] = {
@@ -104,7 +107,7 @@ def schedule_batch(
     concurrency: int | None = None,
     process_outbox_backfills: bool = True,
 ) -> int:
-    """Find the due shards of the current silo and fan out drain tasks for them.
+    """Find the current silo's due shards and fan out drain tasks for them.
 
     Args:
         silo_mode: whose outbox tables.
@@ -162,7 +165,7 @@ def enqueue_outbox_jobs(
     concurrency: int | None = None,
     process_outbox_backfills: bool = True,  # noqa: FBT001, FBT002 - a task's arguments go by name
 ) -> None:
-    """Fan out drain tasks for a cell's due shards; a monolith visits each cell."""
+    """Fan out drain tasks for a cell's due shards; a monolith's for each."""
     for name in [cell] if cell else cells_here():
         with assume_silo(SiloMode.CELL, cell=name):
             schedule_batch(
@@ -197,7 +200,7 @@ def drain_outbox_shards(
     after: Sequence[int] = (-1, 0),
     most: int | None = None,
 ) -> None:
-    """Drain due shards of a cell's outbox table until nothing is due or the time budget is spent."""
+    """Drain a cell's due shards until none is due or the budget is spent."""
     for name in [cell] if cell else cells_here():
         with assume_silo(SiloMode.CELL, cell=name):
             _drain(SiloMode.CELL, outbox_name, name, after, most)
@@ -212,7 +215,7 @@ def drain_outbox_shards_control(
     after: Sequence[int] = (-1, 0),
     most: int | None = None,
 ) -> None:
-    """Drain due shards of control's outbox table until nothing is due or the time budget is spent."""
+    """Drain control's due shards until none is due or the budget is spent."""
     with assume_silo(SiloMode.CONTROL):
         _drain(SiloMode.CONTROL, outbox_name, None, after, most)
 
@@ -242,14 +245,20 @@ def _kick_key(queue: str) -> str:
 
 
 def _forget_kick(queue: str) -> None:
-    """Let the next kick through; before the drain looks, so that none is lost in between."""
+    """Let the next kick through.
+
+    Before the drain looks for messages, so that no wake-up is lost in between.
+    """
     client = redis_client()
     if client is not None:
         client.delete(_kick_key(queue))
 
 
 def send_kick(outbox: type[OutboxTable], alias: str) -> None:
-    """Wake a drainer as ``KICK`` says: by NOTIFY, or by a drain task unless one is under way to the queue."""
+    """Wake a drainer as ``KICK`` says.
+
+    By NOTIFY, or by a drain task, unless one is on its way to the queue.
+    """
     if settings().kick == "notify":
         send_notify(outbox, alias)
         return

@@ -22,7 +22,7 @@ COMPACT_FROM: Final = 1000
 
 
 def tick(engine: Engine) -> int:
-    """Do what a scheduler tick does besides finding shards; return how many messages came back.
+    """Do a tick's housekeeping; return how many messages came back.
 
     Due parked messages are brought back, leases and failures that nothing is
     left of are swept, and deep shards that are switched off are compacted.
@@ -57,5 +57,5 @@ def _compact(engine: Engine, key: ShardKey) -> None:
 
 
 def has_stale(engine: Engine) -> bool:
-    """Say whether a drainer vanished, or a group that crashed one is due again."""
+    """Say whether a drainer vanished, or a group that crashed one is due."""
     return bool(engine.query("stale", {})[0][0])

@@ -1,4 +1,4 @@
-"""Goes ahead by ids where an old snapshot makes every look for due shards slow.
+"""Goes ahead by ids where an old snapshot slows looks for due shards.
 
 While some transaction keeps an old snapshot, a report or a dump, rows that were deleted since stay
 in the indexes, and each look for due shards steps over all of them. A drainer that finds its looks
@@ -49,7 +49,7 @@ type _Turn = tuple[int, dict[ShardKey, int] | None]
 
 
 class Drain(Protocol):
-    """Drains those of some shards that are free, and remembers what is known of them."""
+    """Drains those of some shards that are free."""
 
     def __call__(self, keys: Sequence[ShardKey], known: Mapping[ShardKey, int]) -> Done | None:
         """Return what was done; None: no shard was free."""
@@ -72,7 +72,7 @@ class _Pace:
         return monotonic() >= self.due
 
     def looked(self, seconds: float, share: int, least: float) -> None:
-        """Note that such a look has taken so many seconds; it may take one of so many parts of the time."""
+        """Note how long such a look took; it may take a share of the time."""
         self.due = monotonic() + max(least, seconds * share * len(self._cells))
 
 
@@ -99,7 +99,9 @@ class _Round:
 
 
 class Ahead:
-    """What one thread of a drainer knows of an outbox table; in control, of one target cell's part of it.
+    """What one thread of a drainer knows of an outbox table.
+
+    In control: of one target cell's part of it.
 
     Args:
         cells: all target cells of the table that the thread knows of.
@@ -144,7 +146,7 @@ class Ahead:
         self.emptied.clear()
 
     def claimed(self, seconds: float, shards: int) -> None:
-        """Learn from how long a claim of so many shards took whether looks at everything are slow."""
+        """Learn from a claim's time whether looks at everything are slow."""
         excess = seconds - self.limits.slow_s - self.limits.slow_shard_s * shards
         self._claiming += max(0.0, excess)
         self._slow_claims = self._slow_claims + 1 if excess > 0 else 0
@@ -183,7 +185,7 @@ class Ahead:
         switches: Switches,
         is_over: Callable[[], bool],
     ) -> tuple[int, bool]:
-        """Drain what was passed, if it is time, and what is next, by so many shards at once.
+        """Drain what was passed, if it is time, and what is next.
 
         Returns:
             How many messages moved, and whether there is more.
@@ -228,7 +230,7 @@ class Ahead:
         return [row for row in rows if row[0] not in this.left]
 
     def went_ahead(self, left: Mapping[ShardKey, int]) -> bool:
-        """Note that what `ahead` returned had its turn, but for what was left; say whether there is more to do."""
+        """Note that what `ahead` returned was drained; say if there is more."""
         this = self._round
         if this is None:
             return False
@@ -241,7 +243,7 @@ class Ahead:
         return bool(this.left)
 
     def behind(self, engine: Engine, cell: str | None) -> Rows:
-        """Return the oldest messages up to `passed` that are there, if it is time to look for them.
+        """Return the oldest messages up to `passed`, if it is time to look.
 
         The first such look tells as well whether claims were slow for the dead, or by accident.
         """
@@ -296,7 +298,7 @@ class Ahead:
 
 
 def _rewrite_leases(engine: Engine, least: int) -> None:
-    """Free the lease table of its dead rows, if they are many and nobody uses it just now."""
+    """Free the lease table of its dead rows, if many, and if it is idle."""
     if engine.connection.in_atomic_block or engine.query("lease_bytes", {})[0][0] < least:
         return
     try:
@@ -315,7 +317,7 @@ _known = _Known()
 
 
 def ahead_of(engine: Engine, cell: str | None, limits: Limits = LIMITS) -> Ahead:
-    """Return what this thread knows of an outbox table, or of one target cell's part of it."""
+    """Return what this thread knows of an outbox table, or a cell's part."""
     cells = _known.tables.setdefault((engine.tables.label, engine.alias), {})
     known = cells.setdefault(cell, Ahead(cells))
     known.limits = limits

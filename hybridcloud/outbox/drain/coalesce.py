@@ -107,7 +107,7 @@ def group_messages(messages: Sequence[Message], *, coalesce: bool) -> Groups:
 def with_newer(
     groups: Groups, newer: Mapping[tuple[int, int], tuple[Message, list[int]]]
 ) -> Groups:
-    """Return groups with what was found to supersede them, by category and object."""
+    """Return groups with what supersedes them, by category and object."""
     newest, larger = list(groups[0]), dict(groups[1])
     for at, message in enumerate(newest):
         found = newer.get(_object_of(message))

@@ -36,7 +36,7 @@ def cursor_at(key: ShardKey) -> Cursor:
 
 
 def targets(engine: Engine, switches: Switches) -> list[str | None]:
-    """Return the target cells that may be served; None stands for all of a cell's own table."""
+    """Return the target cells that may be served; None: a cell's own table."""
     if switches.everything:
         return []
     if engine.outbox.silo_mode is not SiloMode.CONTROL:
@@ -46,7 +46,10 @@ def targets(engine: Engine, switches: Switches) -> list[str | None]:
 
 
 def find_due_shards(outbox: type[OutboxTable], *, alias: str, limit: int) -> list[ShardKey]:
-    """Return keys of due shards, in key order within a cell; cost grows with shards, not messages."""
+    """Return keys of due shards, in key order within a cell.
+
+    The cost grows with shards, not with messages.
+    """
     engine, switches = Engine(outbox, alias), kill_switches.current()
     found: list[ShardKey] = []
     for cell in targets(engine, switches):
@@ -109,13 +112,13 @@ class RoundRobin:
         self._cell = cell
 
     def last_shard(self, cell: str | None) -> Cursor | None:
-        """Return the place of the last shard that had its time slice; None: all had theirs."""
+        """Return the place of the last shard that had a time slice; None: all had."""
         return self._shards.get(cell)
 
     def shards(
         self, cell: str | None, keys: Iterable[ShardKey], most: int
     ) -> Iterator[Sequence[ShardKey]]:
-        """Yield shards by so many at most, first those behind the last that had its time slice."""
+        """Yield shards in parts, first those behind the last time slice."""
         ordered = sorted(keys)
         last = self.last_shard(cell)
         at = bisect_right(ordered, last, key=cursor_at) if last else 0
@@ -123,7 +126,7 @@ class RoundRobin:
             yield from batched(part, most)
 
     def ended_at(self, cell: str | None, shard: Cursor | None) -> None:
-        """Note the last shard of a cell that had its time slice; None: all had theirs."""
+        """Note a cell's last shard that had a time slice; None: all had."""
         if shard is None:
             self._shards.pop(cell, None)
         else:
@@ -139,7 +142,7 @@ _known = _Known()
 
 
 def round_robin_of(engine: Engine, look: str = "") -> RoundRobin:
-    """Return what this thread remembers of an outbox table, for a kind of look."""
+    """Return what this thread remembers of a table, for a kind of look."""
     return _known.tables.setdefault((engine.tables.label, engine.alias, look), RoundRobin())
 
 

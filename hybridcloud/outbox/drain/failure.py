@@ -61,7 +61,9 @@ def setback(
     token: int,
     dead: bool = False,
 ) -> Setback:
-    """Return what a failure of a message changes, by the scope's policy; nothing is written yet.
+    """Return what a failure changes, by the scope's policy.
+
+    Nothing is written yet.
 
     Args:
         engine: the outbox table.

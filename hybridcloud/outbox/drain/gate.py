@@ -86,7 +86,7 @@ def signal_of(engine: Engine) -> Signal:
 
 
 def has_receiver(engine: Engine, category: int) -> bool:
-    """Say whether the running code knows the category and listens to it (rule 3)."""
+    """Say whether the code knows the category and listens to it (rule 3)."""
     member = find_category(category)
     return member is not None and signal_of(engine).has_listeners(member)
 
@@ -99,12 +99,12 @@ def route_of(engine: Engine, category: int) -> Route:
 
 
 def is_cell_stopped(switches: Switches, cell: str) -> bool:
-    """Say whether nothing may be sent to a cell now: it is switched off, or its breaker is open."""
+    """Say whether a cell is switched off, or its breaker is open."""
     return switches.everything or cell in switches.cells or cell_is_broken(cell)
 
 
 def is_shard_stopped(switches: Switches, key: ShardKey) -> bool:
-    """Say whether nothing of a shard may run now: a switch names it, or its cell's breaker is open."""
+    """Say whether a shard is switched off, or its cell's breaker is open."""
     return switches.stops(key) or (key.cell is not None and cell_is_broken(key.cell))
 
 
@@ -129,7 +129,7 @@ class Gate:
         self.routes: dict[int, Route] = {}
 
     def opens(self, shard: Shard) -> bool:
-        """Say whether a shard may be drained, before its messages are asked for one by one."""
+        """Say whether a shard may be drained, before its messages are asked for."""
         key = shard.key
         if key.cell is not None and cell_is_broken(key.cell):
             return False  # its breaker opened during the pass: that is no attempt of this shard's
@@ -169,7 +169,7 @@ class Gate:
 
 
 def _too_deep(message: Message, name: str) -> OutboxRecursionLimitError | None:
-    """Return the error for a message at the end of too long a causal chain, else None (rule 9)."""
+    """Return the error for too long a causal chain, else None (rule 9)."""
     if message.headers is None:
         return None
     chain = causation.from_headers(json.loads(message.headers))

@@ -105,14 +105,14 @@ class Leases:
         cell: str | None = None,
         heed_backoff: bool = True,
     ) -> bool:
-        """Claim up to ``most`` due shards from a cursor on; in control, of one target cell."""
+        """Claim up to ``most`` due shards behind a place, in control of a cell."""
         params = due_params(switches, after=after, most=most, cell=cell, heed_backoff=heed_backoff)
         off = bool(params["off_scopes"] or params["off_shards"])
         rows = self.engine.query("claim_due", self._params(**params), off=off)
         return self._took(rows, suspect=False)
 
     def claim_known(self, keys: Sequence[ShardKey], *, heed_backoff: bool = True) -> bool:
-        """Claim those of these shards that are free, not in backoff and not suspect."""
+        """Claim those of some shards that are free, and not in backoff."""
         params = self._params(heed=heed_backoff, **self.engine.keys(keys))
         rows = self.engine.query("claim_known", params, one=len(keys) == 1)
         return self._took(rows, suspect=False)
@@ -135,7 +135,10 @@ class Leases:
         only: Sequence[ShardKey] | None = None,
         heed_backoff: bool = True,
     ) -> bool:
-        """Claim one shard that is to be drained alone: its drainer vanished, or its group crashed one (rule 8)."""
+        """Claim one shard that must be drained alone (rule 8).
+
+        Its drainer vanished, or one of its groups crashed a drainer.
+        """
         params = self._params(
             heed=heed_backoff,
             only=None if only is None else [str(key) for key in only],
@@ -154,7 +157,7 @@ class Leases:
         return [cell.name for cell in all_cells()]
 
     def owns(self, key: ShardKey, now: float | None = None) -> bool:
-        """Say whether the shard is still this drainer's, renewing the lease when a third of it is gone.
+        """Say whether a shard is still ours, renewing the leases in time.
 
         Called before each handler: a worker that was stalled past its lease
         handles nothing more of a shard that another has taken (rule 7).
@@ -168,13 +171,13 @@ class Leases:
         return not (self.lost and key in self.lost)
 
     def renew(self) -> None:
-        """Renew all leases of the pass in one statement, and note those that it did not find."""
+        """Renew all leases of the pass, and note those that are lost."""
         started = time.monotonic()
         rows = self.engine.query("renew", {"tokens": [self.token], "lease": self._conf.lease})
         self.found({ShardKey(*row[1:]) for row in rows}, started)
 
     def found(self, keys: set[ShardKey], at: float) -> None:
-        """Note which leases a renewal that began ``at`` found; the others are lost."""
+        """Note which leases a renewal found that began ``at``; others are lost."""
         lost = [key for key in self.keys if key not in keys and key not in self.lost]
         self.lost.update(lost)
         self.renewed_at = at
@@ -182,7 +185,10 @@ class Leases:
             seam(len(lost))
 
     def mark(self, key: ShardKey, message_id: int) -> bool:
-        """Note, committed, what is about to be handled in a suspect shard; False if it is no longer ours."""
+        """Note, committed, what is about to be handled in a suspect shard.
+
+        Returns False if the shard is no longer ours.
+        """
         params = {"handling": message_id, "token": self.token, **self.engine.keys([key])}
         if not self.engine.query("mark", params):
             self.lost.add(key)
@@ -191,7 +197,7 @@ class Leases:
         return True
 
     def releasing(self, keys: Sequence[ShardKey]) -> tuple[list[str], dict[str, Any]]:
-        """Return the statement that gives shards back, to go with an acknowledgement, and its parameters."""
+        """Return the statement that gives shards back, and its parameters."""
         if not keys:
             return [], {}
         given = set(keys)
@@ -205,7 +211,7 @@ class Leases:
             self.engine.run(statements, params, relaxed=True)
 
     def watched(self) -> _Watch:
-        """Let the process's keeper renew these leases while a handler runs long, inside the block."""
+        """Have the keeper renew these leases inside the block."""
         return _Watch(self)
 
 
@@ -221,7 +227,7 @@ def claim_if_due(outbox: type[OutboxTable], key: ShardKey, *, alias: str) -> Lea
 
 
 def pauses(engine: Engine, deadline: float) -> Iterator[None]:
-    """Yield at once, and then after ever longer pauses, while another drainer has a shard.
+    """Yield at once and after ever longer pauses, to wait for a shard.
 
     Args:
         engine: the outbox table; inside a test case there is no waiting.
@@ -255,7 +261,9 @@ class _Watch:
 
 
 class Keeper:
-    """Renews leases of handlers that run long: one daemon thread per process, on its own connection.
+    """Renews leases while handlers run long, from a daemon thread.
+
+    One a process, on its own connection.
 
     A handler that runs longer than its ``HANDLER_TIMEOUT`` is renewed no more:
     a hung handler loses its shard.

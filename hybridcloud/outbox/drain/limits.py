@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a drainer's work; a `Drainer` is given one, and tests give their own.
+    """What bounds a drainer's work; tests give a `Drainer` their own.
 
     Attributes:
         shards_per_pass: shards that a pass claims; of half as many, a message costs a tenth more

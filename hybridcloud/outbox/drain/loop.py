@@ -1,4 +1,4 @@
-"""Drains an outbox table, pass by pass, until nothing is due or its time is spent.
+"""Drains an outbox table, pass by pass, until nothing is due.
 
 It never runs inside a transaction.
 """
@@ -69,7 +69,7 @@ class Drainer:
         whole: bool = False,
         rounds: int | None = None,
     ) -> int:
-        """Drain due shards, from a cursor on and round, until nothing is due or time is up.
+        """Drain due shards, round after round, until none is due or time is up.
 
         Args:
             budget: seconds after which no further shard begins; the first one always does.
@@ -138,7 +138,10 @@ class Drainer:
     def _go_round(
         self, ahead: Ahead, cell: str | None, cursor: Cursor, most: int
     ) -> tuple[int, Cursor]:
-        """Drain the next due shards behind a cursor; return how many messages moved and the next cursor."""
+        """Drain the next due shards behind a place.
+
+        Returns how many messages moved, and the next place.
+        """
         if cursor == FIRST:
             ahead.begin(self.engine)
         begun = monotonic()
@@ -206,7 +209,10 @@ class Drainer:
         return done
 
     def _take_over(self) -> int:
-        """Drain the shards of lost drainers, each alone; at least one, unless a stop is asked for."""
+        """Drain the shards of lost drainers, each alone.
+
+        At least one, unless a stop is asked for.
+        """
         return sum(self._work(leases).moved for leases in self._suspects())
 
     def _suspects(self) -> Iterator[Leases]:

@@ -22,7 +22,7 @@ _MOST: Final = 1000
 
 
 class Freed(NamedTuple):
-    """What a success lets go on: an object's messages, or a whole category's in a shard."""
+    """What a success lets go on: an object's messages, or a category's."""
 
     key: ShardKey
     level: int
@@ -37,7 +37,9 @@ def bring_back(
     heed_backoff: bool = True,
     include_delayed: bool = False,
 ) -> int:
-    """Move parked messages that may run again to the outbox, at most 1,000 of each kind.
+    """Move parked messages that may run again to the outbox.
+
+    At most 1,000 of each kind.
 
     Args:
         engine: the outbox table.
@@ -71,7 +73,7 @@ def bring_back_freed(engine: Engine, freed: Sequence[Freed]) -> None:
 
 
 def _switched(engine: Engine, switches: Switches) -> tuple[str, dict[str, Any]]:
-    """Return the condition under which a switch on a category names a message, and its parameters."""
+    """Return the condition under which a category's switch names a message."""
     parts, params = ["false"], {}
     for number, switch in enumerate(switches.categories):
         names = {

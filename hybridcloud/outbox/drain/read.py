@@ -1,4 +1,4 @@
-"""Reads what claimed shards hold: always a statement after the claim's (rule 1)."""
+"""Reads what claimed shards hold, after they were claimed (rule 1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_SUPERSEDING: Final = 50_000
 
 
 class Reader(Protocol):
-    """Says how messages of shards are read; a sync flush reads differently from a drain."""
+    """Says how messages of shards are read: a flush reads less than a drain."""
 
     def __call__(self, keys: Sequence[ShardKey]) -> tuple[str, dict[str, Any]]:
         """Return the name of the statement and its parameters but the keys."""
@@ -49,7 +49,7 @@ def read_shards(
     known: Mapping[ShardKey, int],
     rows: Rows | None = None,
 ) -> list[Shard]:
-    """Read the messages of claimed shards, and of their exceptions what concerns these.
+    """Read the messages of claimed shards, and what is on record of them.
 
     Args:
         engine: the statements of the outbox table.
@@ -81,7 +81,7 @@ def _heads(count: int) -> str:
 
 
 def _read_flagged(engine: Engine, keys: Sequence[ShardKey], read: Reader) -> list[Shard]:
-    """Read shards with parked messages or failures: everything as of one moment."""
+    """Read shards with parked messages or failures, as of one moment."""
     name, params = read(keys)
     with engine.snapshot() as snapshot:
         rows = snapshot.query(name, {"afters": _heads(len(keys)), **params, **engine.keys(keys)})

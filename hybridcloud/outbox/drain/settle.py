@@ -1,4 +1,4 @@
-"""What a pass tells the database: acknowledged, parked and settled messages, gathered.
+"""Settles messages: acknowledges, parks and forgets, in batches.
 
 A message leaves the outbox only after its handler returned (rule 2), by its exact id (rule 1).
 """
@@ -32,7 +32,7 @@ NOT_FINISHED: Final = "started, not finished"
 
 
 class Settlement:
-    """Handled, parked and settled messages that the database does not know of yet.
+    """Handled, parked and settled messages, before the database knows.
 
     Attributes:
         read_at: when the pass read its messages, by the monotonic clock.
@@ -62,7 +62,7 @@ class Settlement:
         self._retired: Counter[int] = Counter()
 
     def begin(self, now: float) -> None:
-        """Note that a handler begins: from then on counts what a crash would repeat."""
+        """Note that a handler begins: a crash would repeat it from now on."""
         if self._due == inf:
             self._due = now + self._longest
 
@@ -77,7 +77,7 @@ class Settlement:
             self._beyond[message.category] += len(group.ids) - 1
 
     def take(self, message: Message, ids: Sequence[int]) -> None:
-        """Gather messages that a newer one supersedes, without a call of their own."""
+        """Gather messages that a newer one supersedes."""
         self._ids += ids
         self._beyond[message.category] += len(ids)
         self.begin(monotonic())
@@ -112,7 +112,7 @@ class Settlement:
         self._parks.setdefault((reason, delay, error or None), []).append(message)
 
     def is_full(self, most: int, now: float) -> bool:
-        """Say whether it is time to acknowledge: enough messages, or long enough ago.
+        """Say whether it is time to acknowledge.
 
         Args:
             most: messages that are acknowledged together at most.
@@ -132,14 +132,16 @@ class Settlement:
         self._send([*statements, *releasing], {**params, **more})
 
     def send_with(self, statements: Sequence[str], params: dict[str, Any]) -> None:
-        """Acknowledge together with other statements, durably: what records a failure (rule 2)."""
+        """Acknowledge with what records a failure, durably (rule 2)."""
         own, own_params = self._acknowledgement()
         self._send([*own, *statements], {**own_params, **params}, relaxed=False)
 
     def in_transaction(
         self, key: ShardKey, group: Group, captured: Sequence[int], call: Callable[[], None]
     ) -> bool:
-        """Run an atomic scope's handler with its fenced acknowledgement; False if the shard was lost.
+        """Run an atomic handler with its fenced acknowledgement.
+
+        Returns False if the shard was lost.
 
         The lease is locked last, so that its renewal is not blocked while the handler runs, and
         the count of deleted messages must be what was captured: else all of it is rolled back.
@@ -167,7 +169,10 @@ class Settlement:
         return True
 
     def move_to_dead_letters(self, message: Message) -> bool:
-        """Move a message of an at-most-once scope there before its handler; say if it was still there."""
+        """Dead-letter an at-most-once message before its handler runs.
+
+        Returns whether it was still in the outbox.
+        """
         params = {
             "park_ids": [message.id],
             "reason": Reason.DEAD,
@@ -177,7 +182,7 @@ class Settlement:
         return bool(self._engine.query("park", params))
 
     def leave_dead_letters(self, group: Group) -> None:
-        """Delete the dead letter of an at-most-once handler that returned; count it as handled."""
+        """Delete the dead letter of an at-most-once handler that returned."""
         self._engine.run([self._engine.sql("ack_parked")], {"parked_ids": [group.newest.id]})
         self._ages[group.newest.category].append(group.age)
         self.flush()
@@ -188,7 +193,7 @@ class Settlement:
         self._engine.query("note_error", params)
 
     def _acknowledgement(self) -> tuple[list[str], dict[str, Any]]:
-        """Return the statements that settle what is gathered, and their parameters."""
+        """Return the statements that settle what is gathered, with parameters."""
         statements: list[str] = []
         params: dict[str, Any] = {}
         for name, param, ids in (
@@ -269,4 +274,4 @@ class Settlement:
 
 
 class _LostShardError(Exception):
-    """Rolls an atomic handler back: its shard, or its message, is no longer ours."""
+    """Rolls an atomic handler back whose shard or message was lost."""

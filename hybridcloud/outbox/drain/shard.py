@@ -26,7 +26,7 @@ _NO_GROUPS: Final[Mapping[int, Group]] = MappingProxyType({})
 
 
 def policy_of(scope: OutboxScope | None) -> Policy:
-    """Return the policy of a scope; of one that the running code does not know, the default."""
+    """Return a scope's policy; the default for an unknown scope."""
     return _DEFAULT_POLICY if scope is None else scope.policy
 
 
@@ -43,7 +43,7 @@ class FailureRow(NamedTuple):
     waiting: bool
 
     def is_of(self, message: Message, *, coalesce: bool) -> bool:
-        """Say whether it is the message's own, or its object's where the scope coalesces."""
+        """Say whether it is the message's, or its object's if that coalesces."""
         own = (self.category, self.object_identifier)
         same = own == (message.category, message.object_identifier)
         return same and (coalesce or self.message_id == message.id)
@@ -77,7 +77,7 @@ class Failures:
         return any(row.crashed and not (heed and row.waiting) for row in self._rows)
 
     def attempts(self, message: Message, *, coalesce: bool) -> int:
-        """Return how often this has failed so far; something else's failures don't count."""
+        """Return how often this message, or its object, has failed so far."""
         own = (row.attempts for row in self._rows if row.is_of(message, coalesce=coalesce))
         return max(own, default=0)
 
@@ -86,7 +86,7 @@ class Failures:
         return [row for row in self._rows if row.is_of(message, coalesce=coalesce)]
 
     def of_the_shard(self) -> list[FailureRow]:
-        """Return the failures at shard level: settled when the shard drains cleanly."""
+        """Return the failures that a clean drain of the shard settles."""
         return [row for row in self._rows if row.level == Level.SHARD]
 
 
@@ -119,7 +119,7 @@ class Shard:
         return Failures()
 
     def groups(self) -> Groups:
-        """Return the messages grouped as the scope wants it, with what supersedes them."""
+        """Return the messages in groups, with what supersedes them."""
         if len(self.messages) == 1:
             return self.messages, _NO_GROUPS
         groups = group_messages(self.messages, coalesce=self.policy.coalesce)
@@ -131,7 +131,7 @@ class Shard:
         self.touched = True
 
     def captured(self, group: Group) -> list[int]:
-        """Return the ids that go with a group: those read, and older parked ones of its object."""
+        """Return a group's ids, with older parked ones of its object."""
         if not (self.policy.coalesce and self.parked):
             return group.ids
         own = (group.newest.category, group.newest.object_identifier)
@@ -139,7 +139,10 @@ class Shard:
         return older + group.ids
 
     def is_behind(self, message: Message) -> bool:
-        """Say whether a lower id of the message's key may not run yet; where the scope coalesces none is."""
+        """Say whether a lower id of the message's key may not run yet.
+
+        Never in scopes that coalesce.
+        """
         if self.policy.coalesce:
             return False
         known = self.parked.get((message.category, message.object_identifier), ())

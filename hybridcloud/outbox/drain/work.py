@@ -164,7 +164,7 @@ class Work:
             self._done.emptied.append(key)
 
     def _hand_out(self, shard: Shard, message: Message, group: Group | None) -> bool:
-        """Deal with one message, for its group where that has several; say whether the shard goes on."""
+        """Deal with one message, or its group; say whether the shard goes on."""
         answer = self._gate.answer(shard, message)
         if answer is not RUN or shard.touched or shard.policy.is_special or self._leases.suspect:
             return self._closely(shard, group or Group.of(message), answer)
@@ -193,7 +193,7 @@ class Work:
         return newest
 
     def _closely(self, shard: Shard, group: Group, answer: Answer) -> bool:
-        """Deal with a message that is out of the ordinary; say whether the shard goes on."""
+        """Deal with an exception; say whether the shard goes on."""
         if answer is DROP:
             self._settle.drop(group.newest.category, self._capture(shard, group))
             return True
@@ -213,7 +213,7 @@ class Work:
         return self._once(shard, group, call) if once else self._attempt(shard, group, call)
 
     def _attempt(self, shard: Shard, group: Group, call: Callable[[], None]) -> bool:
-        """Call a handler whose shard has something parked or failed, is suspect, or atomic."""
+        """Call a handler of a touched, suspect or atomic shard."""
         captured = shard.captured(group)
         try:
             if shard.policy.atomic:
@@ -231,7 +231,7 @@ class Work:
         return True
 
     def _once(self, shard: Shard, group: Group, call: Callable[[], None]) -> bool:
-        """Move a message to the dead letters, then run its handler; a return deletes it there.
+        """Call an at-most-once handler: dead-lettered first, deleted after.
 
         A failure or a crash leaves a dead letter, and nothing runs twice.
         """
@@ -307,7 +307,7 @@ class Work:
         delay: float | None = None,
         error: str = "",
     ) -> None:
-        """Move a group's message out of the way; older ones of a coalescing group go for good."""
+        """Park a group's message; older ones of a coalescing group go for good."""
         shard.is_whole = False
         self._settle.park(group.newest, reason, delay=delay, error=error)
         self._supersede(group, self._capture(shard, group))
@@ -315,7 +315,7 @@ class Work:
             shard.hold(group.newest)
 
     def _capture(self, shard: Shard, group: Group) -> list[int]:
-        """Return the ids that go with a group, and note which of them were parked when read."""
+        """Return the ids of a group, noting those that were parked when read."""
         captured = shard.captured(group)
         if len(captured) > len(group.ids):
             self._settle.also_parked(set(captured).difference(group.ids))
@@ -327,7 +327,7 @@ class Work:
             self._settle.take(group.newest, older)
 
     def _free(self, shard: Shard, message: Message) -> None:
-        """Forget the failures that a settled message ends, and let go on what waited for it."""
+        """Forget the failures that a message ends, and free what waited for it."""
         settled = shard.failures.settled_by(message, coalesce=shard.policy.coalesce)
         self._settle.forget(settled)
         self._done.freed += [

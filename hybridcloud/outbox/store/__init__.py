@@ -1,1 +1,1 @@
-"""What the engine keeps: tables, state, switches, and the session that runs its SQL."""
+"""What the engine keeps: tables, switches, and what runs its SQL."""

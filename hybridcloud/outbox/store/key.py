@@ -20,7 +20,7 @@ class ShardKey(NamedTuple):
 
     @classmethod
     def of_columns(cls, values: Any) -> ShardKey:
-        """Return the key of the values of the sharding columns: the cell comes first there."""
+        """Return the key of the sharding columns' values, cell first."""
         *cell, scope, identifier = values
         return cls(scope, identifier, *cell)
 

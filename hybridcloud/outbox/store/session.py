@@ -39,7 +39,10 @@ _KEPT: Final = "_hybridcloud_cursor"
 
 
 def int_array(values: Iterable[int]) -> str:
-    """Return integers as the text of an array parameter: a seventh of what psycopg takes for a list."""
+    """Return integers as the text of an array parameter.
+
+    It takes a seventh of the time of a list.
+    """
     return f"{{{','.join(map(str, values))}}}"
 
 
@@ -63,7 +66,7 @@ class Engine:
 
     @property
     def in_testcase(self) -> bool:
-        """Whether the open transaction is a test case's own: no pins, no renewal, no kick."""
+        """Whether the open transaction is a test case's: no pins, no kick."""
         connection = self.connection
         return bool(connection.in_atomic_block) and is_testcase_transaction(connection)
 
@@ -176,7 +179,7 @@ class Engine:
         return _results(cursor) if takes_rows else []
 
     def snapshot(self) -> _Snapshot:
-        """Open a read-only transaction in which all statements see the same moment."""
+        """Open a read-only transaction that sees one moment."""
         return _Snapshot(self)
 
 
@@ -234,7 +237,10 @@ def _one_by_one(
 
 
 def _kept_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
-    """Return a cursor that is made once for each session: to make one takes longer than many a statement's parse."""
+    """Return a cursor that is made once for each session.
+
+    To make one takes longer than to parse many a statement.
+    """
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     connection.validate_thread_sharing()

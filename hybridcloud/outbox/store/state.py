@@ -25,7 +25,9 @@ LONGEST_DELAY = timedelta(hours=1)
 
 
 def backoff_s(attempts: int) -> float:
-    """Return seconds until the next try: doubled at each attempt, at most an hour, with jitter.
+    """Return seconds until the next try, doubled at each attempt.
+
+    At most an hour, with jitter.
 
     The jitter keeps shards that failed together from coming back as a herd.
     """

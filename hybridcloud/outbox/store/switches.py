@@ -87,7 +87,7 @@ class Switches:
         }
 
     def shards_of(self, cell: str | None) -> list[tuple[int, int]]:
-        """Return the single shards that are stopped for a target cell, as (scope, identifier)."""
+        """Return the shards stopped for a target cell, as (scope, identifier)."""
         scopes = [scope.value for scope in all_scopes()]
         return [
             (scope, switch.identifier)
@@ -97,7 +97,7 @@ class Switches:
         ]
 
     def named_shards(self, cells: Sequence[str | None]) -> list[ShardKey]:
-        """Return the single shards that are stopped, for these target cells; None: a cell's own table."""
+        """Return the shards stopped for target cells; None: a cell's own table."""
         return [ShardKey(*own, cell) for cell in cells for own in self.shards_of(cell)]
 
 
@@ -168,7 +168,7 @@ def _read(entry: Mapping[str, Any]) -> Switch:
 def _number(
     value: int | str | None, members: Iterable[OutboxScope] | Iterable[OutboxCategory]
 ) -> int | None:
-    """Return the number of a scope or category that is given by number or name; -1 for an unknown name."""
+    """Return the number of a scope or category; -1 for an unknown name."""
     if value is None or isinstance(value, int):
         return value
     return next((member.value for member in members if member.name == value), -1)

@@ -1,4 +1,4 @@
-"""Knows at commit which messages were written: without it a flush would run for what was rolled back, or once per row.
+"""Knows at commit which messages were written.
 
 Django drops a commit hook when a savepoint around its registration rolls back.
 So each INSERT leaves a mark among the hooks, and behind the marks stands one
@@ -101,7 +101,7 @@ class _Mark:
 
 
 class _Coordinator:
-    """The hook behind the marks; of several in one transaction the last one acts."""
+    """The hook behind the marks; the last of a transaction acts."""
 
     __slots__ = ("commit",)
 
@@ -116,7 +116,7 @@ class _Coordinator:
 
 
 def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
-    """Let the coordinator of the open transaction act for these messages, if they are committed."""
+    """Have the transaction's coordinator act for messages, once committed."""
     # The stubs of Django's list know no third item.
     queue: list[Any] = connection.run_on_commit
     savepoints = set(connection.savepoint_ids)
@@ -139,7 +139,7 @@ def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
 
 
 def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
-    """Let the coordinator act: at the commit, or at once where the statement was its own transaction."""
+    """Have the coordinator act at the commit; at once in autocommit."""
     if connection.in_atomic_block or not connection.get_autocommit():
         register(connection, batch)
         return
@@ -147,7 +147,10 @@ def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
 
 
 def _act(alias: str, batches: Sequence[Batch]) -> None:
-    """Tell of committed messages, and have those delivered that are not to wait for the tick."""
+    """Tell of committed messages, and have them delivered.
+
+    But for those that wait for the tick.
+    """
     if hooks.active.saved:
         counts: dict[type[OutboxTable], Counter[int]] = {}
         for batch in batches:
@@ -161,7 +164,10 @@ def _act(alias: str, batches: Sequence[Batch]) -> None:
 
 
 def announce_unseen(model: type[ProducingModel], using: str) -> None:
-    """Have a drainer woken for messages of a model whose ids nobody knows: like `announce`, for triggers."""
+    """Have a drainer woken for messages that triggers wrote.
+
+    Their ids are not known here.
+    """
     announce(connections[using], Batch(model.outbox_model(), Counter(), (), unseen=True))
 
 

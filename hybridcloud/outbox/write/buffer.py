@@ -1,4 +1,4 @@
-"""Holds messages back until the end of their block: without it ten saves in a block would be ten INSERTs.
+"""Gathers messages until the end of their block, for one INSERT.
 
 A savepoint that rolls back takes its messages with it, and whoever reads the
 outbox table inside the block finds there what was saved so far. Both are seen
@@ -44,7 +44,7 @@ class Buffer:
         self._writing = False
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Take rows in; they are written at the end of the block, or when the table is read."""
+        """Take rows in, to be written at the end, or when the table is read."""
         self._rows += rows
         for row in rows:
             if row.outbox not in self._names:
@@ -55,7 +55,7 @@ class Buffer:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Watch the connection during the block, and write what is left at its good end."""
+        """Watch the connection in the block, and write what is left at its end."""
         wrappers = self.connection.execute_wrappers
         wrappers.append(self._watch)
         try:
@@ -68,7 +68,7 @@ class Buffer:
             wrappers.remove(self._watch)
 
     def write(self) -> None:
-        """Insert what is not in the table yet; nothing, if the transaction is lost anyway."""
+        """Insert what is not in the table yet, unless the transaction is lost."""
         pending = [row for row in self._rows if row.depth is None]
         if not pending or self.connection.needs_rollback:
             return

@@ -1,4 +1,4 @@
-"""Changes many rows and writes their messages: without it `QuerySet.update` would leave copies stale without a trace.
+"""Changes many rows and writes their messages: `QuerySet.update`.
 
 Where SQL can make the messages, change and messages are one statement. Where
 Python must, the rows are locked first and exactly those are changed: rows that
@@ -60,7 +60,7 @@ def update(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, An
 
 
 def update_instance(instance: ProducingModel, fields: dict[str, Any], *, using: str) -> int:
-    """Set fields of an instance and of its row; return how many rows were changed."""
+    """Set fields of an instance and its row; return how many rows changed."""
     for field in instance._meta.concrete_fields:
         if getattr(field, "auto_now", False) and field.name not in fields:
             fields[field.name] = field.pre_save(instance, add=False)
@@ -129,7 +129,7 @@ class _Together(Rewriter):
 
 
 def _locked(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, Any]) -> int:
-    """Lock the rows, change exactly these, and write their messages, in one transaction."""
+    """Lock rows, change exactly these, and write their messages."""
     model: type[ProducingModel] = queryset.model
     using = queryset.db
     changed = 0
@@ -150,7 +150,7 @@ def _locked(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, A
 
 
 def _lockable(queryset: ProducingQuerySet[Any]) -> models.QuerySet[Any]:
-    """Return the rows as a query that PostgreSQL can lock: without joins, groups or DISTINCT."""
+    """Return a query that PostgreSQL can lock: no joins, groups, DISTINCT."""
     query = queryset.query
     base = queryset.order_by()
     tables = sum(1 for count in query.alias_refcount.values() if count)

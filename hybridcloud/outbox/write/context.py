@@ -1,4 +1,4 @@
-"""Where messages enter a transaction: without it a change could commit and its message be missing, or vice versa.
+"""Where messages enter a transaction.
 
 `outbox_context` decides whether messages saved inside are flushed after the
 commit, and gathers them for one INSERT at the end of its block.
@@ -42,7 +42,7 @@ def outbox_context(
     inner: Atomic | None = None,
     flush: bool | None = None,  # noqa: FBT001 - the reference's signature
 ) -> Iterator[Atomic | None]:
-    """Run a block whose messages commit with it, and say whether they are flushed after the commit.
+    """Run a block whose messages commit with it and are flushed after it.
 
     Messages saved inside are written as one INSERT at the end of the outermost
     block, in its transaction; of several about one object, in a scope that
@@ -79,7 +79,7 @@ def outbox_context(
 
 @contextmanager
 def joined_context(using: str, *, flush: bool | None) -> Iterator[None]:
-    """Gather messages like `outbox_context`, in the open transaction where there is one.
+    """Gather messages like `outbox_context`, in the open transaction if any.
 
     An error that Django forgives an open transaction, such as `ProtectedError`,
     is so forgiven here as well.
@@ -96,7 +96,7 @@ def joined_context(using: str, *, flush: bool | None) -> Iterator[None]:
 def write_messages(
     messages: Sequence[OutboxTable], *, using: str, flush: bool | None = None
 ) -> None:
-    """Check messages and write them, in the open transaction or in one of their own.
+    """Check messages and write them, in the open transaction or their own.
 
     Inside an `outbox_context` with a transaction they are buffered, and get
     their ids at its end; else they are inserted at once, one INSERT per table.
@@ -121,7 +121,7 @@ def write_messages(
 
 
 def write_rows(rows: Sequence[Row], *, using: str) -> None:
-    """Write messages that are checked and encoded; the rest of `write_messages`."""
+    """Write messages that are checked and encoded."""
     if not rows:
         return
     connection = connections[using]
@@ -141,19 +141,22 @@ def save_message(message: OutboxTable, using: str) -> None:
 
 
 def write_buffered(connection: BaseDatabaseWrapper) -> None:
-    """Write what is buffered for a connection: before messages that SQL itself makes."""
+    """Write what a connection buffers, before messages that SQL makes."""
     buffer = buffer_of(connection)
     if buffer is not None:
         buffer.write()
 
 
 def is_gathering() -> bool:
-    """Say whether a block around this, on whichever database, gathers messages."""
+    """Say whether a block around this gathers messages, on any database."""
     return _state.get() is not None
 
 
 def is_flushing(flush: bool | None) -> bool:  # noqa: FBT001 - a value that is passed on
-    """Say whether messages written here are flushed, where a caller or a model said ``flush``."""
+    """Say whether messages written here are flushed.
+
+    ``flush`` is what the caller or the model said.
+    """
     state = _state.get()
     if flush is not None:
         return flush
@@ -161,7 +164,7 @@ def is_flushing(flush: bool | None) -> bool:  # noqa: FBT001 - a value that is p
 
 
 def buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
-    """Return what gathers the messages of a connection's transaction, if a block around this does."""
+    """Return what gathers a connection's messages, if a block does."""
     state = _state.get()
     buffer = None if state is None else state.buffers.get(connection.alias)
     # A context copied to another thread, or kept beyond the block, is not in its transaction.
@@ -172,7 +175,7 @@ def buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
 
 @contextmanager
 def _gathering(connection: BaseDatabaseWrapper, *, flush: bool) -> Iterator[None]:
-    """Buffer what the block writes; inside another such block the outermost one's buffer takes it."""
+    """Buffer what the block writes, in the outermost block's buffer."""
     outer = _state.get()
     buffers = {} if outer is None else outer.buffers
     if buffer_of(connection) is not None:

@@ -1,4 +1,4 @@
-"""Writes the messages about deleted rows: without it cascades, which call no delete(), would leave copies behind.
+"""Writes the messages about deleted rows, cascades included.
 
 Django sends ``pre_delete`` for each row that a cascade, an instance or a
 queryset deletes, while the row is still there to be told about.
@@ -31,7 +31,7 @@ _SET: Final = "set_on_delete"
 
 
 def update_through_managers(model: type[ProducingModel]) -> None:
-    """Let what ``SET_DEFAULT`` and ``SET()`` do to rows of a model pass through its producing update.
+    """Have ``SET_DEFAULT`` and ``SET()`` use a model's producing update.
 
     Django does so by itself for ``SET_NULL``. For these two it first looks
     whether there are rows at all, and then changes the rows that it has seen
@@ -57,7 +57,7 @@ def listen_to_deletions(model: type[ProducingModel]) -> None:
 def uncovered_relations(
     model: type[models.Model],
 ) -> Iterator[tuple[models.ForeignKey[Any, Any], str]]:
-    """Yield the foreign keys of a producing model whose ``on_delete`` changes rows without a message.
+    """Yield foreign keys whose ``on_delete`` changes rows silently.
 
     For checks: each with the reason.
     """

@@ -1,4 +1,4 @@
-"""Writes messages as SQL, one INSERT per table: without it each message would cost an ORM instance's INSERT.
+"""Writes messages as SQL, one INSERT per table.
 
 Database defaults fill the times and the id, so a message's id is drawn by its
 own INSERT and its times are the database's.
@@ -198,7 +198,7 @@ def _statement(outbox: type[OutboxTable], common: frozenset[str], *, delayed: bo
 
 
 def as_json(outbox: type[OutboxTable], column: str, value: Any) -> str | None:
-    """Return a value as the text for a JSON column of an outbox table; None stays None.
+    """Return a value as the text of a JSON column; None stays None.
 
     Raises:
         TypeError: it is no JSON.

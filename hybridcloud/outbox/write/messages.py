@@ -1,4 +1,4 @@
-"""Turns changed instances into outbox rows: without it a bulk operation would build an instance per message."""
+"""Turns changed instances into outbox rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DEFAULT = "_outbox_default"
 
 
 def default_hook[F: Callable[..., Any]](hook: F) -> F:
-    """Mark a hook as the framework's own, so that an override can be told from it."""
+    """Mark a hook as the framework's own, to tell an override from it."""
     setattr(hook, _DEFAULT, True)
     return hook
 
@@ -55,17 +55,20 @@ def is_triggered(model: type[Model]) -> bool:
 
 
 def columns_payload(instance: ProducingModel) -> dict[str, Any]:
-    """Return what the triggers make of ``trigger_payload``: for backfills, which write by themselves."""
+    """Return what triggers make of ``trigger_payload``; for backfills."""
     return {name: getattr(instance, name) for name in instance.trigger_payload}
 
 
 def is_outermost() -> bool:
-    """Say whether nothing is gathered and no handler or call runs: nothing goes before a change then."""
+    """Say whether nothing must go before a change here.
+
+    Nothing is gathered, and no handler or call runs.
+    """
     return not is_gathering() and not is_inside()
 
 
 def wake(model: type[ProducingModel], using: str, *, flush: bool | None) -> None:
-    """Have a drainer woken after the commit of a change whose messages a trigger wrote."""
+    """Have a drainer woken after a commit whose messages triggers wrote."""
     if is_flushing(flush):
         announce_unseen(model, using)
 
@@ -92,7 +95,7 @@ def produce(
     deleted: bool = False,
     flush: bool | None = None,
 ) -> int:
-    """Write the messages about instances of one model; return how many there were.
+    """Write the messages about a model's instances; return how many.
 
     Args:
         model: their class.
@@ -116,7 +119,7 @@ def produce(
 def _default_rows(
     model: type[ProducingModel], instances: Iterable[ProducingModel], *, flush: bool, deleted: bool
 ) -> list[Row]:
-    """Do what the default hooks do, without an instance of the outbox model for each message."""
+    """Do what the default hooks do, with no instance for each message."""
     category = model.category
     scope = category.get_scope()
     validated_scope(scope.value, category.value)
@@ -166,7 +169,7 @@ def default_cell_message(
 def default_control_messages(
     instance: ReplicatedControlModel, cell_names: Collection[str], shard_identifier: int | None
 ) -> list[ControlMessage]:
-    """Make the messages of the default `outboxes_for_update`, one for each cell."""
+    """Make the messages of the default `outboxes_for_update`."""
     return instance.category.as_control_outboxes(
         cell_names,
         instance,
@@ -177,7 +180,10 @@ def default_control_messages(
 
 
 class _Targets:
-    """The target cells of many instances: the resolver is asked once for each organization or user."""
+    """The target cells of many instances.
+
+    The resolver is asked once for each organization or user.
+    """
 
     def __init__(self, model: type[ProducingModel], *, deleted: bool) -> None:
         self._hook = "outbox_cell_names_for_deletion" if deleted else "outbox_cell_names"
@@ -222,7 +228,7 @@ def _owner_of(instance: Model) -> tuple[str, int]:
 def messages_moved(
     before: Iterable[OutboxTable], after: Iterable[OutboxTable]
 ) -> list[OutboxTable]:
-    """Return the messages for shards that an instance left, with what is to be said now."""
+    """Return messages for the shards that an instance left."""
     now = list(after)
     keys = {message.shard_key() for message in now}
     left = [message for message in before if message.shard_key() not in keys]

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class ProducingModel(models.Model):
-    """What all producing models share; subclass one of the four public mixins instead.
+    """What producing models share; subclass one of the public mixins.
 
     Attributes:
         default_flush: flush the messages after the commit; None: as the context says, else yes.
@@ -93,7 +93,7 @@ class ProducingModel(models.Model):
         return None
 
     def messages(self, *, deleted: bool = False) -> list[OutboxTable]:
-        """Return unsaved messages about the row as it is now, or about its deletion."""
+        """Return unsaved messages about the row as it is, or its deletion."""
         raise NotImplementedError
 
     @classmethod
@@ -222,7 +222,7 @@ class CellOutboxProducingModel(ProducingModel):
 
 
 class ControlOutboxProducingModel(ProducingModel):
-    """A model of control with its own messages; override `outboxes_for_update`."""
+    """A model of control with its own messages: `outboxes_for_update`."""
 
     silo_mode: ClassVar[SiloMode] = SiloMode.CONTROL
     outbox_type: ClassVar[type[ControlMessage] | None] = None
@@ -248,7 +248,7 @@ class ControlOutboxProducingModel(ProducingModel):
         return self.outboxes_for_update(shard_identifier)
 
     def messages(self, *, deleted: bool = False) -> list[OutboxTable]:
-        """Return the messages of `outboxes_for_update`, or of `outboxes_for_deletion`."""
+        """Return the messages of `outboxes_for_update` or `…_for_deletion`."""
         return list(self.outboxes_for_deletion() if deleted else self.outboxes_for_update())
 
 

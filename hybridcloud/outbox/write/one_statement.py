@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 def scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
-    """Return the scope, if SQL alone can make the model's messages: all they say is in two columns."""
+    """Return the scope, if SQL alone can make the model's messages.
+
+    Then all that they say is in two columns.
+    """
     if (
         model.silo_mode is not SiloMode.CELL
         or not model.has_default_messages()
@@ -72,7 +75,7 @@ def _is_integer(field: Any) -> bool:
 
 
 class Rewriter(ABC):
-    """Stands around Django's statements inside its block, and rewrites the one that changes rows of a model.
+    """Rewrites Django's statement that changes rows, inside its block.
 
     Args:
         model: a model that has a `scope_for_sql`.
@@ -108,7 +111,7 @@ class Rewriter(ABC):
         """Run a statement of Django's, rewritten or as it is."""
 
     def parts(self, sql: str, *, order: str = "") -> tuple[str, str]:
-        """Return the rows' statement as a part of a WITH, and the INSERT of the messages about what it changed.
+        """Return the rows' statement as a CTE, and the INSERT of its messages.
 
         The first gives what it gave before, and then the columns ``hc_object``
         and ``hc_shard``; the second the id, shard and object of each message.
@@ -155,7 +158,7 @@ class _NotCombinable(Exception):  # noqa: N818 - no error: the long way is gone 
 def _scope_to_combine(
     instance: ProducingModel, save: Callable[..., None], *, using: str
 ) -> OutboxScope | None:
-    """Return the message's scope, if nothing but the row's own statement belongs to a save, which is ``save``.
+    """Return the scope, if a save is nothing but the row's own statement.
 
     A hook or a receiver of Django's signals that runs with the save is to find
     a transaction there, and its messages before the row's; a block that
@@ -177,13 +180,13 @@ def _scope_to_combine(
 
 
 def _is_inside_another() -> bool:
-    """Say whether another silo's transaction is open, in which a statement may not stand alone."""
+    """Say whether another silo's transaction is open around this."""
     return any(map(open_blocks, connections.all(initialized_only=True)))
 
 
 @cache
 def _is_saved_by_django_alone(model: type[ProducingModel]) -> bool:
-    """Say whether a save is one INSERT or UPDATE, and no other code runs that might make one."""
+    """Say whether a save is one INSERT or UPDATE by Django's code alone."""
     steps = ("save_base", "_save_table", "_do_insert", "_do_update")
     return all(getattr(model, step) is getattr(Model, step) for step in steps) and all(
         type(field).pre_save.__module__ == Field.__module__ for field in model._meta.concrete_fields

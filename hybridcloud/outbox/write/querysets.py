@@ -1,4 +1,4 @@
-"""Querysets whose bulk operations write messages: without them a bulk change would be invisible to other silos."""
+"""Querysets and managers whose bulk operations write messages."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
-    """A queryset of a producing model; derive your own from this class, so that it keeps producing."""
+    """A queryset of a producing model; derive your own from it."""
 
     def update(self, **kwargs: Any) -> int:
-        """Set fields of all rows and write the messages about them, in one transaction.
+        """Set fields of all rows and write their messages, in one transaction.
 
         Returns:
             How many rows matched.
@@ -42,7 +42,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
     update.alters_data = True  # type: ignore[attr-defined]
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete all rows, with what hangs on them, and write the messages about them."""
+        """Delete all rows, with their dependents, and write the messages."""
         self._for_write = True
         if is_triggered(self.model):
             with triggered(self._producer, self.db, None):
@@ -108,14 +108,14 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
     def bulk_update(
         self, objs: Iterable[M], fields: Iterable[str], batch_size: int | None = None
     ) -> int:
-        """Set fields of each row to its instance's and write the messages, in one transaction."""
+        """Set each row's fields to its instance's and write the messages."""
         with joined_context(self._written_db, flush=self._producer.default_flush):
             return super().bulk_update(objs, fields, batch_size)
 
     bulk_update.alters_data = True  # type: ignore[attr-defined]
 
     def bulk_delete(self, objs: Iterable[M]) -> tuple[int, dict[str, int]]:
-        """Delete the rows of these instances, with what hangs on them, and write the messages."""
+        """Delete these instances' rows and dependents; write the messages."""
         pks = [obj.pk for obj in objs]
         if not pks:
             return 0, {}
@@ -150,7 +150,10 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
     def _as_stored(
         self, objs: Sequence[M], unique_fields: Collection[str], *, had_ids: bool
     ) -> list[models.Model]:
-        """Return the rows as they are after an upsert: a conflict keeps what was not updated."""
+        """Return the rows as they are after an upsert.
+
+        A conflict keeps what was not updated.
+        """
         rows = self._producer.outbox_rows.using(self.db).order_by("pk")
         names = [self.model._meta.pk.name if name == "pk" else name for name in unique_fields]
         if not had_ids or names == [self.model._meta.pk.name]:
@@ -175,7 +178,7 @@ class ProducingManager[M: models.Model](models.Manager[M]):
     _queryset_class = ProducingQuerySet
 
     def bulk_delete(self, objs: Iterable[M]) -> tuple[int, dict[str, int]]:
-        """Delete the rows of these instances, with what hangs on them, and write the messages."""
+        """Delete these instances' rows and dependents; write the messages."""
         return self.get_queryset().bulk_delete(objs)  # type: ignore[attr-defined, no-any-return]
 
 
@@ -188,5 +191,5 @@ class ControlOutboxProducingManager[M: models.Model](ProducingManager[M]):
 
 
 def is_producing(manager: models.Manager[Any]) -> bool:
-    """Say whether bulk operations through a manager write messages; for checks."""
+    """Say whether a manager's bulk operations write messages; for checks."""
     return isinstance(manager.get_queryset(), ProducingQuerySet)

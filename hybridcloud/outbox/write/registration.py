@@ -1,4 +1,4 @@
-"""Knows the producing models: without it deletions and handlers would have to be connected by hand."""
+"""Knows the producing models, and connects them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _roots: list[type[ProducingModel]] = []
 
 
 def producing_models() -> tuple[type[ProducingModel], ...]:
-    """Return the producing models; proxies and multi-table children count as their root."""
+    """Return the producing models; proxies and children are their root."""
     return tuple(_roots)
 
 
 def root_of(model: type[ProducingModel]) -> type[ProducingModel]:
-    """Return the producing model whose rows a proxy or multi-table child adds to; else the model."""
+    """Return the producing model to whose rows a proxy or child adds."""
     concrete: Any = model._meta.concrete_model
     for each in (*concrete._meta.get_parent_list(), concrete):
         parents = each._meta.get_parent_list()
@@ -76,7 +76,7 @@ def register(model: type[ProducingModel]) -> None:
 
 
 def freeze_connected_models() -> None:
-    """Check where the producing models live, and refuse further ones; called once apps are ready.
+    """Check the producing models' silos, and refuse further ones.
 
     Raises:
         ConfigurationError: a model is limited to another silo than its mixin is for.

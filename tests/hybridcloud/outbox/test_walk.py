@@ -1,4 +1,4 @@
-"""A walk by id misses no row that commits late behind its position (ENGINE 7), shown with two connections."""
+"""A walk by id misses no row that commits late behind its position, shown with two connections."""
 
 from __future__ import annotations
 
