@@ -149,6 +149,7 @@ class Ahead:
         """Learn from a claim's time whether looks at everything are slow."""
         excess = seconds - self.limits.slow_s - self.limits.slow_shard_s * shards
         self._claiming += max(0.0, excess)
+        # In a row: one slow claim may be the machine's.
         self._slow_claims = self._slow_claims + 1 if excess > 0 else 0
 
     def drained(self, engine: Engine, done: Done, settled: int) -> None:

@@ -86,6 +86,7 @@ class Caller:
         if key.cell is not None:
             arguments["cell_name"] = key.cell
         leases = self._leases
+        # Read by the thread that renews: first how long, then since when.
         leases.handler_timeout = shard.policy.handler_timeout
         leases.handler_since = monotonic()
         self._begin(self._cause(message, route))
@@ -97,6 +98,7 @@ class Caller:
         finally:
             leases.handler_since = None
             self._begin(None)
+        # Not a failure: it comes back once the code listens.
         if not heard:
             raise RetryLater(reason="its receiver was disconnected")
 

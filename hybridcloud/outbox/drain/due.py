@@ -69,6 +69,7 @@ def split(due: Sequence[ShardKey], parts: int) -> list[tuple[Cursor, int]]:
         done early goes on with what is left of the others.
     """
     share = max(1, -(-len(due) // max(1, parts)))
+    # By the shards found now; claims decide, so a shard that comes meanwhile has a task, too.
     starts = [FIRST, *(cursor_at(due[at - 1]) for at in range(share, len(due), share))]
     return [(start, share) for start in starts]
 
@@ -119,6 +120,7 @@ class RoundRobin:
         self, cell: str | None, keys: Iterable[ShardKey], most: int
     ) -> Iterator[Sequence[ShardKey]]:
         """Yield shards in parts, first those behind the last time slice."""
+        # In key order from the last place on, so that each shard has its time slice once a round.
         ordered = sorted(keys)
         last = self.last_shard(cell)
         at = bisect_right(ordered, last, key=cursor_at) if last else 0

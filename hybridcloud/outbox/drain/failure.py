@@ -76,11 +76,13 @@ def setback(
     policy = shard.policy
     attempts = shard.failures.attempts(message, coalesce=policy.coalesce) + 1
     level = _LEVELS[policy.on_failure]
+    # At the attempt itself, so that a last failure never waits for a next try.
     is_dead = dead or (policy.max_attempts is not None and attempts >= policy.max_attempts)
     statements: list[str] = []
     params: dict[str, Any] = {"token": token, **engine.keys([shard.key])}
     if not is_dead:
         columns = (*engine.tables.sharding_columns, "category", "object_identifier")
+        # One row for what waits: a shard, a category or an object.
         conflict = ", ".join(columns[: len(engine.tables.sharding_columns) + level])
         statements.append(engine.sql("record_failure", conflict=conflict, level=str(level.value)))
         params |= {
@@ -113,7 +115,7 @@ def tell_failed(
     *,
     attempts: int,
     dead: bool,
-    synchronous: bool,
+    sync: bool,
 ) -> None:
     """Tell listeners of a failure that was recorded."""
     fact = hooks.Failed(
@@ -127,7 +129,7 @@ def tell_failed(
         crashed=isinstance(error, WorkerLostError),
         dead=dead,
         error=error,
-        synchronous=synchronous,
+        synchronous=sync,
     )
     hooks.tell(hooks.active.failed, fact)
 

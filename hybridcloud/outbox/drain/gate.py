@@ -150,8 +150,10 @@ class Gate:
     def answer(self, shard: Shard, message: Message) -> Answer:
         """Say whether a message of the shard that was opened last may run now."""
         route = self.routes.get(message.category) or self.route(message.category)
+        # As nearly always: nothing is on record, nothing switched, and no handler has caused it.
         if route.is_open and not (shard.touched or self._stopped or message.headers):
             return RUN
+        # Before all else: what nothing handles any more waits for nothing.
         if route.is_retired:
             return DROP
         if not route.is_open:

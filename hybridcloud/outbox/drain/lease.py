@@ -86,6 +86,7 @@ class Leases:
 
     def _took(self, rows: Sequence[tuple[Any, ...]], *, suspect: bool) -> bool:
         width = len(self.engine.tables.sharding_columns)
+        # In key order, the one global order of locks (rule 6).
         self.keys = sorted(ShardKey(*row[:width]) for row in rows)
         self.suspect = suspect
         self.handling = rows[0][width] if suspect and rows and len(rows[0]) > width else None

@@ -84,6 +84,7 @@ class Drainer:
         """
         self.engine.refuse_transaction("a drain")
         limits = self.limits
+        # By the monotonic clock: it bounds this process's work, not what is due.
         self._deadline = monotonic() + (limits.budget_s if budget is None else budget)
         self._time_slice, self._known_switches = limits.time_slice_s, None
         most = most or limits.shards_per_pass
@@ -98,6 +99,7 @@ class Drainer:
                 if ahead.leads and not whole:
                     moved, goes_on = self._go_ahead(ahead, cell, most)
                 else:
+                    # Behind the last drain's last time slice, else where this task was sent to.
                     cursor = cursors.get(cell) or robin.last_shard(cell) or after
                     moved, cursors[cell] = self._go_round(ahead, cell, cursor, most)
                     goes_on = moved > 0 or cursors[cell] != cursor

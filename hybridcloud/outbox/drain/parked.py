@@ -57,6 +57,7 @@ def bring_back(
         "heed": heed_backoff,
         "ordered": [scope.value for scope in all_scopes() if not scope.policy.coalesce],
     }
+    # Delayed before held: a delayed lower id keeps held ones of its key back.
     return sum(
         len(engine.query("bring_back", params, switched=switched, which=fragments()[which]))
         for which in ("delayed", "unknown", "held")
@@ -68,6 +69,7 @@ def bring_back_freed(engine: Engine, freed: Sequence[Freed]) -> None:
     for key, level, category, object_identifier in freed:
         params = {**engine.keys([key]), "category": category, "object": object_identifier}
         which = fragments()["freed_category" if level == Level.CATEGORY else "freed_object"]
+        # Each statement locks what it moves with SKIP LOCKED: two movers share, and none waits.
         while len(engine.query("bring_back", params, which=which)) >= _MOST:
             pass
 

@@ -63,10 +63,12 @@ def read_shards(
         afters = int_array(known.get(key, 0) for key in keys) if known else _heads(len(keys))
         rows = engine.query(name, {"afters": afters, **params, **engine.keys(keys)})
     shards = shards_of(keys, rows)
+    # Read again as of one moment: else a message that is brought back between two reads is in neither.
     flagged = [shard.key for shard in shards if shard.touched]
     if flagged:
         exact = _read_flagged(engine, flagged, read)
         shards = [shard for shard in shards if not shard.touched] + exact
+        # In key order again: a cut pass leaves the last ones, wherever they were read.
         shards.sort(key=attrgetter("key"))
     if name == "fetch":
         for shard in shards:

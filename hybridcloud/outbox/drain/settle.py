@@ -57,6 +57,7 @@ class Settlement:
         self._ages: defaultdict[int, list[float]] = defaultdict(list)
         self._parked_ids: list[int] = []
         self._failure_ids: set[int] = set()
+        # By what the rows have in common, so that one statement moves many.
         self._parks: dict[tuple[Reason, float | None, str | None], list[Message]] = {}
         self._beyond: Counter[int] = Counter()
         self._retired: Counter[int] = Counter()
@@ -160,6 +161,7 @@ class Settlement:
                     if parked:
                         cursor.execute(engine.sql("ack_parked"), {"parked_ids": parked})
                         gone += cursor.rowcount
+                # Another drainer has the shard, or had: what the handler wrote goes with it (rule 7).
                 if not owned or gone != len(captured):
                     raise _LostShardError  # noqa: TRY301 - the way to roll back
         except _LostShardError:
@@ -204,6 +206,7 @@ class Settlement:
             if ids:
                 statements.append(self._engine.sql(name))
                 # In the order of the ids, as everywhere: two drainers wait, and never in a circle.
+                # Exact ids, never a range: a lower id may be committed later (rule 1).
                 params[param] = int_array(sorted(ids))
         marked = self._leases.marked
         if marked is not None:
@@ -220,6 +223,7 @@ class Settlement:
         relaxed: bool = True,
         by_id: bool = False,
     ) -> None:
+        # Parked first: an acknowledgement that fails repeats a call, a park that is lost loses a message.
         self._move_parked()
         if statements:
             ids = sorted(self._ids) if hooks.active.before_ack or hooks.active.after_ack else []
@@ -228,6 +232,7 @@ class Settlement:
             self._engine.run(statements, params, relaxed=relaxed, by_id=by_id)
             for seam in hooks.active.after_ack:
                 seam(ids)
+        # Cleared by the statement above, in the acknowledgement's transaction.
         self._leases.marked = None
         self._tell()
         self._clear()

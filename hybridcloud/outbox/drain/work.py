@@ -80,6 +80,7 @@ class Work:
         self._stopped = stopped
         self._deadline = deadline
         self._time_slice = time_slice
+        # The gate keeps the switches of the pass's begin: one answer for all of its messages (rule 5).
         self._gate = Gate(engine, switches, heed_backoff=heed_backoff, alone=leases.suspect)
         self._settle = Settlement(engine, leases, limits, synchronous=synchronous)
         self._call = Caller(engine, leases)
@@ -151,10 +152,12 @@ class Work:
             if not self._hand_out(shard, message, larger.get(message.id)):
                 return
             now = monotonic()
+            # Rule 2: only what returned is gathered, so whatever is gathered may be acknowledged.
             if settle.is_full(policy.ack, now):
                 settle.flush()
                 now = monotonic()
             if at < last and (now - began > self._time_slice or now > self._deadline):
+                # Not taken for empty by a drainer that goes ahead.
                 shard.is_whole = False
                 self._leave([shard])
                 return
@@ -237,6 +240,7 @@ class Work:
         """
         settle, message = self._settle, group.newest
         shard.is_whole = False
+        # Committed before the handler runs, so that a crash cannot run it twice.
         if not settle.move_to_dead_letters(message):
             return True
         self._supersede(group, self._capture(shard, group))
@@ -263,11 +267,13 @@ class Work:
             settle.flush()
             return True
         shard.is_whole = False
+        # A worker that was stalled past its lease records no failure: another has the shard.
         if not leases.owns(key):
             return False
         found = setback(self._engine, shard, message, error, token=leases.token, dead=dead)
         # A poisoned object costs one row: only the newest is tried again.
         self._supersede(group, self._capture(shard, group))
+        # What waited for a dead letter goes on, as after a success.
         if found.is_dead:
             self._free(shard, message)
         statements, params = found.statements, found.params
@@ -277,6 +283,7 @@ class Work:
             statements, params = [*statements, *releasing], params | more
         settle.send_with(statements, params)
         self._done.moved += 1
+        # Also in this pass: newer messages of what failed must not overtake it.
         if not found.is_dead:
             shard.failures.hold(found.level, message.category, message.object_identifier)
             shard.hold(message)
@@ -286,15 +293,8 @@ class Work:
     def _tell(
         self, shard: Shard, message: Message, error: Exception, *, attempts: int, dead: bool
     ) -> None:
-        tell_failed(
-            self._engine,
-            shard,
-            message,
-            error,
-            attempts=attempts,
-            dead=dead,
-            synchronous=self._synchronous,
-        )
+        sync = self._synchronous
+        tell_failed(self._engine, shard, message, error, attempts=attempts, dead=dead, sync=sync)
         if self._raise_failures:
             raise flush_error(self._engine, shard, message, error) from error
 
@@ -311,6 +311,7 @@ class Work:
         shard.is_whole = False
         self._settle.park(group.newest, reason, delay=delay, error=error)
         self._supersede(group, self._capture(shard, group))
+        # In order: later ids of the key wait for the parked one.
         if not shard.policy.coalesce:
             shard.hold(group.newest)
 
