@@ -379,7 +379,7 @@ def test_a_model_of_control_is_refused_by_a_check(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(checking, "producing_models", lambda: (Bead, Part, Coin))
     [error] = checking.check_models(None)
     assert (error.id, error.obj) == ("hybridcloud.E045", Coin)
-    assert "which cells hear" in error.msg
+    assert "which cells to tell" in error.msg
 
 
 def test_payloads_that_only_python_makes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
