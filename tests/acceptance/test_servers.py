@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, LiteralString
 
@@ -67,7 +68,11 @@ def _ask(url: str, sql: LiteralString) -> object:
 
 
 def _wait_gone(pids: list[int]) -> None:
-    alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    alive: list[psutil.Process] = []
+    for pid in pids:
+        # One may be gone already, or go between any look and the next.
+        with suppress(psutil.NoSuchProcess):
+            alive.append(psutil.Process(pid))
     assert not psutil.wait_procs(alive, timeout=_PATIENCE_S)[1]
 
 
