@@ -1,4 +1,4 @@
-"""Drains in the calling process: for tests, upgrades, a user's own loop."""
+"""Drains in the calling process, for tests, upgrades and own loops."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def _drain_known(
     engine: Engine, key: ShardKey, *, flush_all: bool, leases: Leases | None, limits: Limits
 ) -> None:
     deadline = monotonic() + limits.budget_s
+    # What is written after the call began is left to others, or a busy shard would never end.
     bound = NO_BOUND
     if not flush_all:
         bound = engine.query("newest", engine.keys([key]))[0][0] or 0
@@ -101,16 +102,14 @@ def _drain_known(
             heed_backoff=False,
             time_slice=max(0.0, deadline - monotonic()),
         )
+        # The pass gives its leases back: the next one claims anew.
         leases = None
         if not work.run().moved:
             return
 
 
 def claim_one(engine: Engine, key: ShardKey, switches: Switches) -> Leases | None:
-    """Claim one shard, whatever its backoff.
-
-    Waits at most ``FLUSH_WAIT`` for another drainer.
-    """
+    """Claim one shard despite its backoff; wait at most ``FLUSH_WAIT``."""
     for _ in pauses(engine, monotonic() + settings().flush_wait):
         leases = Leases(engine)
         if leases.claim_known([key], heed_backoff=False) or leases.claim_suspect(

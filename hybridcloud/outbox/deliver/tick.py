@@ -22,10 +22,10 @@ COMPACT_FROM: Final = 1000
 
 
 def tick(engine: Engine) -> int:
-    """Do a tick's housekeeping; return how many messages came back.
+    """Bring back due messages and clean up; return how many came back.
 
-    Due parked messages are brought back, leases and failures that nothing is
-    left of are swept, and deep shards that are switched off are compacted.
+    Leases of empty shards and failures of messages that are gone are swept, and deep shards that
+    are switched off are compacted.
     """
     switches = kill_switches.current()
     moved = bring_back(engine, switches) if engine.query("any_parked", {}) else 0
@@ -48,6 +48,7 @@ def _switched_off(engine: Engine, switches: Switches) -> list[ShardKey]:
 
 
 def _compact(engine: Engine, key: ShardKey) -> None:
+    # Under a lease, so that no drainer runs a handler for what is deleted.
     leases = Leases(engine)
     if leases.claim_known([key], heed_backoff=False):
         try:
@@ -57,5 +58,5 @@ def _compact(engine: Engine, key: ShardKey) -> None:
 
 
 def has_stale(engine: Engine) -> bool:
-    """Say whether a drainer vanished, or a group that crashed one is due."""
+    """Say whether a drainer vanished or a group that crashed one is due."""
     return bool(engine.query("stale", {})[0][0])

@@ -67,7 +67,7 @@ class Caller:
         self._causation.__exit__()
 
     def __call__(self, shard: Shard, message: Message, route: Route) -> None:
-        """Call the receivers of a message; whatever they raise comes through.
+        """Call the receivers of a message; what they raise is passed on.
 
         Raises:
             RetryLater: its receivers were disconnected since the pass began (rule 3).
@@ -86,8 +86,8 @@ class Caller:
         if key.cell is not None:
             arguments["cell_name"] = key.cell
         leases = self._leases
-        # Read by the thread that renews: first how long, then since when.
         leases.handler_timeout = shard.policy.handler_timeout
+        # Renewed by the keeper from here on, until the handler returns or counts as hung.
         leases.handler_since = monotonic()
         self._begin(self._cause(message, route))
         try:
@@ -98,7 +98,7 @@ class Caller:
         finally:
             leases.handler_since = None
             self._begin(None)
-        # Not a failure: it comes back once the code listens.
+        # Without a receiver nothing was handled: the message is kept and tried later (rule 3).
         if not heard:
             raise RetryLater(reason="its receiver was disconnected")
 
@@ -129,17 +129,15 @@ class Caller:
 
 @contextmanager
 def _savepoint(engine: Engine) -> Iterator[None]:
-    """Keep a test case's transaction alive when a handler's SQL fails in it.
-
-    A plain savepoint and no atomic block: a handler that calls another silo
-    must find no transaction open but the test case's own.
-    """
+    """Keep a test case's transaction alive when a handler's SQL fails in it."""
+    # Not an atomic block: a handler that calls another silo must find no transaction open but
+    # the test case's own.
     connection = engine.connection
     sid = str(connection.savepoint())
     try:
         yield
     except BaseException:
-        # First, as in Django's own Atomic: a broken transaction refuses even the way back.
+        # First, as in Django's Atomic: a broken transaction refuses even the rollback.
         connection.needs_rollback = False
         connection.savepoint_rollback(sid)
         raise
@@ -148,4 +146,5 @@ def _savepoint(engine: Engine) -> Iterator[None]:
 
 def error_text(error: BaseException) -> str:
     """Return an error with its traceback, as dead letters keep it."""
+    # The type text of PostgreSQL does not store NUL bytes.
     return "".join(traceback.format_exception(error))[-20_000:].replace("\x00", "")

@@ -1,8 +1,7 @@
 """Which shards are due, and which of them come next.
 
-Where there is more to do than time, a drain ends before all shards had their time slice. The next
-drain of this thread goes on behind them. Other threads begin elsewhere, so no more is needed: one
-that begins at the same place finds the shards claimed.
+A drain whose time is over ends before all shards had their time slice; the next drain of this
+thread goes on behind them. Threads do not share this: leases keep them apart.
 """
 
 from __future__ import annotations
@@ -42,15 +41,14 @@ def targets(engine: Engine, switches: Switches) -> list[str | None]:
     if engine.outbox.silo_mode is not SiloMode.CONTROL:
         return [None]
     cells = chain.from_iterable(engine.query("cells", {}))
+    # Left out before the scan, a stopped cell costs one probe, whatever it holds (rule 5).
     return [cell for cell in cells if not is_cell_stopped(switches, cell)]
 
 
 def find_due_shards(outbox: type[OutboxTable], *, alias: str, limit: int) -> list[ShardKey]:
-    """Return keys of due shards, in key order within a cell.
-
-    The cost grows with shards, not with messages.
-    """
+    """Return keys of due shards, in key order within a cell."""
     engine, switches = Engine(outbox, alias), kill_switches.current()
+    # The scan skips from shard to shard, so its cost does not grow with their messages.
     found: list[ShardKey] = []
     for cell in targets(engine, switches):
         params = due_params(switches, after=FIRST, most=limit - len(found), cell=cell)
@@ -64,12 +62,11 @@ def split(due: Sequence[ShardKey], parts: int) -> list[tuple[Cursor, int]]:
     """Share due shards among drain tasks.
 
     Returns:
-        For each task the place to begin behind, and how many shards to claim at
-        once. The tasks' leases keep them off one another's shards; one that is
-        done early goes on with what is left of the others.
+        For each task the place to begin behind, and how many shards to claim at once. A task
+        that is done early goes on with what is left of the others.
     """
+    # Rounded up, so that there are at most as many tasks as parts.
     share = max(1, -(-len(due) // max(1, parts)))
-    # By the shards found now; claims decide, so a shard that comes meanwhile has a task, too.
     starts = [FIRST, *(cursor_at(due[at - 1]) for at in range(share, len(due), share))]
     return [(start, share) for start in starts]
 
@@ -104,7 +101,7 @@ class RoundRobin:
         self._shards: dict[str | None, Cursor] = {}
 
     def cells(self, cells: Sequence[str | None]) -> list[str | None]:
-        """Return target cells, first those that the last drain did not come to."""
+        """Return target cells, first those that the last drain did not reach."""
         at = cells.index(self._cell) + 1 if self._cell in cells else 0
         return [*cells[at:], *cells[:at]]
 
@@ -113,14 +110,13 @@ class RoundRobin:
         self._cell = cell
 
     def last_shard(self, cell: str | None) -> Cursor | None:
-        """Return the place of the last shard that had a time slice; None: all had."""
+        """Return where the last drain ended; None: all had their time slice."""
         return self._shards.get(cell)
 
     def shards(
         self, cell: str | None, keys: Iterable[ShardKey], most: int
     ) -> Iterator[Sequence[ShardKey]]:
-        """Yield shards in parts, first those behind the last time slice."""
-        # In key order from the last place on, so that each shard has its time slice once a round.
+        """Yield shards in batches, first those behind the last drain's end."""
         ordered = sorted(keys)
         last = self.last_shard(cell)
         at = bisect_right(ordered, last, key=cursor_at) if last else 0
@@ -128,7 +124,7 @@ class RoundRobin:
             yield from batched(part, most)
 
     def ended_at(self, cell: str | None, shard: Cursor | None) -> None:
-        """Note a cell's last shard that had a time slice; None: all had."""
+        """Note where a drain ended; None: all shards had their time slice."""
         if shard is None:
             self._shards.pop(cell, None)
         else:
@@ -144,7 +140,7 @@ _known = _Known()
 
 
 def round_robin_of(engine: Engine, look: str = "") -> RoundRobin:
-    """Return what this thread remembers of a table, for a kind of look."""
+    """Return this thread's round robin of a table, for a kind of look."""
     return _known.tables.setdefault((engine.tables.label, engine.alias, look), RoundRobin())
 
 

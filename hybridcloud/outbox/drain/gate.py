@@ -1,7 +1,7 @@
-"""May this message run now? The one place that answers.
+"""Decides whether a message may run now.
 
-It alone asks the kill switches, the breaker of the target cell, the routes (who listens), the
-failures on record, what is held, and how deep the causal chain is.
+Nothing else asks the kill switches, the breaker of the target cell, the receivers, the recorded
+failures, what is held, and the depth of the causal chain.
 """
 
 from __future__ import annotations
@@ -86,25 +86,25 @@ def signal_of(engine: Engine) -> Signal:
 
 
 def has_receiver(engine: Engine, category: int) -> bool:
-    """Say whether the code knows the category and listens to it (rule 3)."""
+    """Say whether the running code knows a category and has a receiver."""
     member = find_category(category)
     return member is not None and signal_of(engine).has_listeners(member)
 
 
 def route_of(engine: Engine, category: int) -> Route:
-    """Look up a category: as the code is now, and with its receivers of now."""
+    """Return what the running code knows of a category at this moment."""
     retired = is_retired(category)
     is_open = not retired and has_receiver(engine, category)
     return Route(find_category(category), category_name(category), retired, is_open)
 
 
 def is_cell_stopped(switches: Switches, cell: str) -> bool:
-    """Say whether a cell is switched off, or its breaker is open."""
+    """Say whether a cell is switched off or its breaker is open."""
     return switches.everything or cell in switches.cells or cell_is_broken(cell)
 
 
 def is_shard_stopped(switches: Switches, key: ShardKey) -> bool:
-    """Say whether a shard is switched off, or its cell's breaker is open."""
+    """Say whether a shard is switched off or its cell's breaker is open."""
     return switches.stops(key) or (key.cell is not None and cell_is_broken(key.cell))
 
 
@@ -129,13 +129,15 @@ class Gate:
         self.routes: dict[int, Route] = {}
 
     def opens(self, shard: Shard) -> bool:
-        """Say whether a shard may be drained, before its messages are asked for."""
+        """Say whether a shard may be drained, before its messages are asked."""
         key = shard.key
         if key.cell is not None and cell_is_broken(key.cell):
-            return False  # its breaker opened during the pass: that is no attempt of this shard's
+            # The breaker opened during the pass, which is not an attempt of this shard.
+            return False
         may_crash = shard.touched and shard.failures.crash_is_due(heed=self._heed_backoff)
         if may_crash and not self._alone:
-            return False  # rule 8: a group that crashed its worker is tried alone, by another claim
+            # A group that crashed its worker is tried alone, by another claim (rule 8).
+            return False
         if self._switches.categories:
             self._stopped = self._switches.stopped_categories(key)
         return True
@@ -150,10 +152,9 @@ class Gate:
     def answer(self, shard: Shard, message: Message) -> Answer:
         """Say whether a message of the shard that was opened last may run now."""
         route = self.routes.get(message.category) or self.route(message.category)
-        # As nearly always: nothing is on record, nothing switched, and no handler has caused it.
         if route.is_open and not (shard.touched or self._stopped or message.headers):
             return RUN
-        # Before all else: what nothing handles any more waits for nothing.
+        # Before what is not open: a retired category has no receiver either, but is not parked.
         if route.is_retired:
             return DROP
         if not route.is_open:
@@ -166,12 +167,13 @@ class Gate:
             or shard.is_behind(message)
         ):
             return _HELD
+        # Last, since it parses the headers, and what is held is not dead-lettered yet.
         error = _too_deep(message, route.name)
         return RUN if error is None else Park(Reason.DEAD, error)
 
 
 def _too_deep(message: Message, name: str) -> OutboxRecursionLimitError | None:
-    """Return the error for too long a causal chain, else None (rule 9)."""
+    """Return the error if a message's causal chain is too long (rule 9)."""
     if message.headers is None:
         return None
     chain = causation.from_headers(json.loads(message.headers))

@@ -1,8 +1,7 @@
 """Leases: one drainer per shard (rules 6 to 8).
 
-A lease is a row with a token and a time. Its drainer renews it between handlers; while a handler
-runs long, a thread of the process does, on a connection of its own. Whatever a drainer does to
-its shards is fenced by the token.
+A lease is a row with a token and a time. Its drainer renews it between handlers, and a thread of
+the process while a handler runs long. Failures and releases are fenced by the token.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _GROWTH: Final = 1.7
 
 
 def owner_name() -> str:
-    """Return how this process signs its leases, for people who read the table."""
+    """Return the owner that this process writes into its leases."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -76,6 +75,7 @@ class Leases:
         self.renew_after = self._conf.renew_after
 
     def _params(self, **more: Any) -> dict[str, Any]:
+        # Read before the statement runs, so that a lease never seems longer than it is.
         self.renewed_at = time.monotonic()
         return {
             "owner": owner_name(),
@@ -86,11 +86,11 @@ class Leases:
 
     def _took(self, rows: Sequence[tuple[Any, ...]], *, suspect: bool) -> bool:
         width = len(self.engine.tables.sharding_columns)
-        # In key order, the one global order of locks (rule 6).
+        # In key order, as everywhere: the statements return leases in any order.
         self.keys = sorted(ShardKey(*row[:width]) for row in rows)
         self.suspect = suspect
         self.handling = rows[0][width] if suspect and rows and len(rows[0]) > width else None
-        # What the last drainer was handling stays on record until this one has settled it.
+        # The mark stays until this drainer has settled what the last one was handling (rule 8).
         self.marked = self.keys[0] if self.handling is not None else None
         if self.keys and hooks.active.after_claim:
             for seam in hooks.active.after_claim:
@@ -106,24 +106,22 @@ class Leases:
         cell: str | None = None,
         heed_backoff: bool = True,
     ) -> bool:
-        """Claim up to ``most`` due shards behind a place, in control of a cell."""
+        """Claim up to ``most`` due shards behind a cursor."""
         params = due_params(switches, after=after, most=most, cell=cell, heed_backoff=heed_backoff)
         off = bool(params["off_scopes"] or params["off_shards"])
         rows = self.engine.query("claim_due", self._params(**params), off=off)
         return self._took(rows, suspect=False)
 
     def claim_known(self, keys: Sequence[ShardKey], *, heed_backoff: bool = True) -> bool:
-        """Claim those of some shards that are free, and not in backoff."""
+        """Claim those shards that are free, not in backoff and not suspect."""
         params = self._params(heed=heed_backoff, **self.engine.keys(keys))
         rows = self.engine.query("claim_known", params, one=len(keys) == 1)
         return self._took(rows, suspect=False)
 
     def claim_and_read(self, key: ShardKey, name: str, params: Mapping[str, Any]) -> bool:
-        """Claim one shard and read of it by a named statement, in one round trip.
-
-        Who had the shard before has acknowledged in the transaction that gave it back, so
-        what is read behind the claim has none of that.
-        """
+        """Claim one shard and read it by a named statement, in one round trip."""
+        # Two statements: the read must see what the last owner deleted, which it committed in the
+        # transaction that released the shard (rule 1).
         params = {**params, **self._params(heed=True, **self.engine.keys([key]))}
         statements = [self.engine.sql(each, one=True) for each in ("claim_known", name)]
         taken, self.read = self.engine.results(statements, params)
@@ -136,10 +134,7 @@ class Leases:
         only: Sequence[ShardKey] | None = None,
         heed_backoff: bool = True,
     ) -> bool:
-        """Claim one shard that must be drained alone (rule 8).
-
-        Its drainer vanished, or one of its groups crashed a drainer.
-        """
+        """Claim one shard that must be drained alone (rule 8)."""
         params = self._params(
             heed=heed_backoff,
             only=None if only is None else [str(key) for key in only],
@@ -147,6 +142,7 @@ class Leases:
             off_scopes=list(switches.scopes),
             off_cells=list(switches.cells),
         )
+        # An expired lease, else a free shard in which a group that crashed its worker is due.
         for name in ("claim_suspect", "claim_crashed"):
             if self._took(self.engine.query(name, params), suspect=True):
                 return True
@@ -158,10 +154,10 @@ class Leases:
         return [cell.name for cell in all_cells()]
 
     def owns(self, key: ShardKey, now: float | None = None) -> bool:
-        """Say whether a shard is still ours, renewing the leases in time.
+        """Say whether the shard is still this drainer's; renew if it is time.
 
-        Called before each handler: a worker that was stalled past its lease
-        handles nothing more of a shard that another has taken (rule 7).
+        Called before each handler: a worker that was stalled past its lease handles nothing more
+        of a shard that another drainer has taken (rule 7).
 
         Args:
             key: the shard.
@@ -178,7 +174,10 @@ class Leases:
         self.found({ShardKey(*row[1:]) for row in rows}, started)
 
     def found(self, keys: set[ShardKey], at: float) -> None:
-        """Note which leases a renewal found that began ``at``; others are lost."""
+        """Note the leases that a renewal found; the others are lost.
+
+        ``at`` is when the renewal began, by the monotonic clock.
+        """
         lost = [key for key in self.keys if key not in keys and key not in self.lost]
         self.lost.update(lost)
         self.renewed_at = at
@@ -186,11 +185,9 @@ class Leases:
             seam(len(lost))
 
     def mark(self, key: ShardKey, message_id: int) -> bool:
-        """Note, committed, what is about to be handled in a suspect shard.
-
-        Returns False if the shard is no longer ours.
-        """
+        """Mark a message of a suspect shard as running; False: the shard is lost."""
         params = {"handling": message_id, "token": self.token, **self.engine.keys([key])}
+        # Committed before the handler runs, so that a crash counts against it alone (rule 8).
         if not self.engine.query("mark", params):
             self.lost.add(key)
             return False
@@ -198,9 +195,10 @@ class Leases:
         return True
 
     def releasing(self, keys: Sequence[ShardKey]) -> tuple[list[str], dict[str, Any]]:
-        """Return the statement that gives shards back, and its parameters."""
+        """Return the statement that releases shards, and its parameters."""
         if not keys:
             return [], {}
+        # Forgotten before the statement runs: if it fails, the leases expire by themselves.
         given = set(keys)
         self.keys = [key for key in self.keys if key not in given]
         return [self.engine.sql("release")], {"token": self.token, **self.engine.keys(keys)}
@@ -212,7 +210,7 @@ class Leases:
             self.engine.run(statements, params, relaxed=True)
 
     def watched(self) -> _Watch:
-        """Have the keeper renew these leases inside the block."""
+        """Return a block in which the keeper renews these leases."""
         return _Watch(self)
 
 
@@ -228,7 +226,7 @@ def claim_if_due(outbox: type[OutboxTable], key: ShardKey, *, alias: str) -> Lea
 
 
 def pauses(engine: Engine, deadline: float) -> Iterator[None]:
-    """Yield at once and after ever longer pauses, to wait for a shard.
+    """Yield at once and then after growing pauses, until the deadline.
 
     Args:
         engine: the outbox table; inside a test case there is no waiting.
@@ -262,13 +260,7 @@ class _Watch:
 
 
 class Keeper:
-    """Renews leases while handlers run long, from a daemon thread.
-
-    One a process, on its own connection.
-
-    A handler that runs longer than its ``HANDLER_TIMEOUT`` is renewed no more:
-    a hung handler loses its shard.
-    """
+    """The thread of a process that renews leases of long handlers."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -281,6 +273,7 @@ class Keeper:
         """Watch a pass."""
         with self._lock:
             self._passes.add(leases)
+            # Started with the first pass, and again if the thread has ended.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
                     target=self._run, name="hybridcloud-lease-keeper", daemon=True
@@ -304,6 +297,7 @@ class Keeper:
                 except (DatabaseError, InterfaceError):
                     _LOG.exception("Leases not renewed; the next try is in a moment")
                     connections.close_all()
+            # No connection is kept open while there is nothing to renew.
             connections.close_all()
 
     def _watching(self) -> bool:
@@ -312,11 +306,13 @@ class Keeper:
 
     def _renew_long_running(self) -> None:
         now, conf = time.monotonic(), settings()
+        # A copy: no pass waits for the lock while the database answers.
         with self._lock:
             passes = list(self._passes)
         due: dict[tuple[type, str], list[Leases]] = {}
         for leases in passes:
             since, longest = leases.handler_since, leases.handler_timeout or conf.handler_timeout
+            # Beyond its timeout a handler counts as hung, and another drainer gets its shard.
             if since is not None and conf.renew_every <= now - since < longest:
                 due.setdefault((leases.engine.outbox, leases.engine.alias), []).append(leases)
         for (outbox, alias), group in due.items():

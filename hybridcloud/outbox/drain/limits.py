@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a drainer's work; tests give a `Drainer` their own.
+    """The tunables of a drainer.
 
     Attributes:
         shards_per_pass: shards that a pass claims; of half as many, a message costs a tenth more

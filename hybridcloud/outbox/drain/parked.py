@@ -22,7 +22,7 @@ _MOST: Final = 1000
 
 
 class Freed(NamedTuple):
-    """What a success lets go on: an object's messages, or a category's."""
+    """The object, or the category of a shard, that a success frees."""
 
     key: ShardKey
     level: int
@@ -37,9 +37,9 @@ def bring_back(
     heed_backoff: bool = True,
     include_delayed: bool = False,
 ) -> int:
-    """Move parked messages that may run again to the outbox.
+    """Move parked messages that may run again back to the outbox.
 
-    At most 1,000 of each kind.
+    At most 1,000 of each kind (delayed, unknown, held), oldest first.
 
     Args:
         engine: the outbox table.
@@ -57,7 +57,6 @@ def bring_back(
         "heed": heed_backoff,
         "ordered": [scope.value for scope in all_scopes() if not scope.policy.coalesce],
     }
-    # Delayed before held: a delayed lower id keeps held ones of its key back.
     return sum(
         len(engine.query("bring_back", params, switched=switched, which=fragments()[which]))
         for which in ("delayed", "unknown", "held")
@@ -69,13 +68,14 @@ def bring_back_freed(engine: Engine, freed: Sequence[Freed]) -> None:
     for key, level, category, object_identifier in freed:
         params = {**engine.keys([key]), "category": category, "object": object_identifier}
         which = fragments()["freed_category" if level == Level.CATEGORY else "freed_object"]
-        # Each statement locks what it moves with SKIP LOCKED: two movers share, and none waits.
+        # In parts, so that a statement locks a limited number of rows.
         while len(engine.query("bring_back", params, which=which)) >= _MOST:
             pass
 
 
 def _switched(engine: Engine, switches: Switches) -> tuple[str, dict[str, Any]]:
-    """Return the condition under which a category's switch names a message."""
+    """Return the condition for switched-off categories, and its parameters."""
+    # "false" stands for no switch at all: nothing is switched off then.
     parts, params = ["false"], {}
     for number, switch in enumerate(switches.categories):
         names = {

@@ -1,4 +1,4 @@
-"""Settles messages: acknowledges, parks and forgets, in batches.
+"""Gathers what a pass has settled and writes it to the database.
 
 A message leaves the outbox only after its handler returned (rule 2), by its exact id (rule 1).
 """
@@ -32,7 +32,7 @@ NOT_FINISHED: Final = "started, not finished"
 
 
 class Settlement:
-    """Handled, parked and settled messages, before the database knows.
+    """What a pass has handled, parked and settled but not yet written.
 
     Attributes:
         read_at: when the pass read its messages, by the monotonic clock.
@@ -57,13 +57,12 @@ class Settlement:
         self._ages: defaultdict[int, list[float]] = defaultdict(list)
         self._parked_ids: list[int] = []
         self._failure_ids: set[int] = set()
-        # By what the rows have in common, so that one statement moves many.
         self._parks: dict[tuple[Reason, float | None, str | None], list[Message]] = {}
         self._beyond: Counter[int] = Counter()
         self._retired: Counter[int] = Counter()
 
     def begin(self, now: float) -> None:
-        """Note that a handler begins: a crash would repeat it from now on."""
+        """Note that a handler begins, which a crash would repeat."""
         if self._due == inf:
             self._due = now + self._longest
 
@@ -78,7 +77,7 @@ class Settlement:
             self._beyond[message.category] += len(group.ids) - 1
 
     def take(self, message: Message, ids: Sequence[int]) -> None:
-        """Gather messages that a newer one supersedes."""
+        """Gather messages that are not called, since a newer one replaces them."""
         self._ids += ids
         self._beyond[message.category] += len(ids)
         self.begin(monotonic())
@@ -96,10 +95,8 @@ class Settlement:
         self.begin(monotonic())
 
     def also_parked(self, ids: Iterable[int]) -> None:
-        """Gather captured messages that were parked when they were read.
-
-        They leave both tables: one may have been brought back since.
-        """
+        """Gather captured messages that were parked when they were read."""
+        # Deleted from both tables: they may have been brought back since.
         self._parked_ids += ids
 
     def forget(self, failures: Iterable[FailureRow]) -> None:
@@ -113,12 +110,13 @@ class Settlement:
         self._parks.setdefault((reason, delay, error or None), []).append(message)
 
     def is_full(self, most: int, now: float) -> bool:
-        """Say whether it is time to acknowledge.
+        """Say whether it is time to acknowledge what is gathered.
 
         Args:
             most: messages that are acknowledged together at most.
             now: the monotonic clock.
         """
+        # In a suspect shard after each message, so that the mark names what runs (rule 8).
         return len(self._ids) >= most or now > self._due or self._leases.marked is not None
 
     def flush(self) -> None:
@@ -133,26 +131,21 @@ class Settlement:
         self._send([*statements, *releasing], {**params, **more})
 
     def send_with(self, statements: Sequence[str], params: dict[str, Any]) -> None:
-        """Acknowledge with what records a failure, durably (rule 2)."""
+        """Acknowledge durably, together with statements that record a failure."""
         own, own_params = self._acknowledgement()
         self._send([*own, *statements], {**own_params, **params}, relaxed=False)
 
     def in_transaction(
         self, key: ShardKey, group: Group, captured: Sequence[int], call: Callable[[], None]
     ) -> bool:
-        """Run an atomic handler with its fenced acknowledgement.
-
-        Returns False if the shard was lost.
-
-        The lease is locked last, so that its renewal is not blocked while the handler runs, and
-        the count of deleted messages must be what was captured: else all of it is rolled back.
-        """
+        """Run and acknowledge an atomic handler; False: the shard was lost."""
         engine = self._engine
         parked = [each for each in captured if each not in group.ids]
         fence = {"token": self._leases.token, **engine.keys([key])}
         try:
             with transaction.atomic(using=engine.alias):
                 call()
+                # Locked after the handler, so that the renewal is not blocked while it runs.
                 with engine.connection.cursor() as cursor:
                     cursor.execute(engine.sql("fence"), fence)
                     owned = cursor.fetchone() is not None
@@ -161,7 +154,7 @@ class Settlement:
                     if parked:
                         cursor.execute(engine.sql("ack_parked"), {"parked_ids": parked})
                         gone += cursor.rowcount
-                # Another drainer has the shard, or had: what the handler wrote goes with it (rule 7).
+                # Another drainer has handled it: the handler's own changes must go too.
                 if not owned or gone != len(captured):
                     raise _LostShardError  # noqa: TRY301 - the way to roll back
         except _LostShardError:
@@ -171,10 +164,7 @@ class Settlement:
         return True
 
     def move_to_dead_letters(self, message: Message) -> bool:
-        """Dead-letter an at-most-once message before its handler runs.
-
-        Returns whether it was still in the outbox.
-        """
+        """Dead-letter an at-most-once message first; False: it was gone."""
         params = {
             "park_ids": [message.id],
             "reason": Reason.DEAD,
@@ -195,7 +185,7 @@ class Settlement:
         self._engine.query("note_error", params)
 
     def _acknowledgement(self) -> tuple[list[str], dict[str, Any]]:
-        """Return the statements that settle what is gathered, with parameters."""
+        """Return the statements for what is gathered, and their parameters."""
         statements: list[str] = []
         params: dict[str, Any] = {}
         for name, param, ids in (
@@ -205,8 +195,7 @@ class Settlement:
         ):
             if ids:
                 statements.append(self._engine.sql(name))
-                # In the order of the ids, as everywhere: two drainers wait, and never in a circle.
-                # Exact ids, never a range: a lower id may be committed later (rule 1).
+                # In id order, so that drainers never deadlock with one another (rule 6).
                 params[param] = int_array(sorted(ids))
         marked = self._leases.marked
         if marked is not None:
@@ -223,22 +212,22 @@ class Settlement:
         relaxed: bool = True,
         by_id: bool = False,
     ) -> None:
-        # Parked first: an acknowledgement that fails repeats a call, a park that is lost loses a message.
+        # First: the acknowledgement deletes the older messages of what is parked.
         self._move_parked()
         if statements:
             ids = sorted(self._ids) if hooks.active.before_ack or hooks.active.after_ack else []
             for seam in hooks.active.before_ack:
                 seam(ids)
+            # Relaxed, it does not wait for the disk: what a crash forgets is handled again, not lost (rule 2).
             self._engine.run(statements, params, relaxed=relaxed, by_id=by_id)
             for seam in hooks.active.after_ack:
                 seam(ids)
-        # Cleared by the statement above, in the acknowledgement's transaction.
         self._leases.marked = None
         self._tell()
         self._clear()
 
     def _move_parked(self) -> None:
-        # Durably, unlike acknowledgements: a parked row that is lost is a lost message.
+        # Durably, unlike acknowledgements: a parked row that is lost is a lost message (rule 2).
         for (reason, delay, error), messages in self._parks.items():
             params = {
                 "park_ids": [message.id for message in messages],
@@ -279,4 +268,4 @@ class Settlement:
 
 
 class _LostShardError(Exception):
-    """Rolls an atomic handler back whose shard or message was lost."""
+    """Rolls back an atomic handler whose shard or message was lost."""

@@ -1,1 +1,1 @@
-"""What the engine keeps: tables, switches, and what runs its SQL."""
+"""The engine's tables, state and switches, and what runs its SQL."""

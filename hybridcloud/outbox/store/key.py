@@ -20,7 +20,8 @@ class ShardKey(NamedTuple):
 
     @classmethod
     def of_columns(cls, values: Any) -> ShardKey:
-        """Return the key of the sharding columns' values, cell first."""
+        """Return the key for values of the sharding columns, in their order."""
+        # The cell, where there is one, is the first column.
         *cell, scope, identifier = values
         return cls(scope, identifier, *cell)
 

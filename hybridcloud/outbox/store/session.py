@@ -1,7 +1,7 @@
 """The session that runs the engine's SQL.
 
 A call of `Engine.run` is one round trip and one transaction, however many statements it holds,
-with plans pinned: a queue's statistics are always wrong. The texts are in ``sql/*.sql``.
+with pinned plans, since the statistics of a queue are always of another moment. The texts are in ``sql/*.sql``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 type Rows = list[tuple[Any, ...]]
 
-# Forbidden plans are priced as if they cost millions, which makes a stock PostgreSQL compile each
-# of these tiny statements: 300 ms a call, measured. So no JIT either.
-# Whatever the server's default is: a statement must see what was committed before it began.
+# Whatever the session's default is: a statement must see what was committed before it began.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; "
 _PINS_BY_ID: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; "
+# No JIT either: forbidden plans are priced at millions, for which PostgreSQL would compile each of
+# these small statements, 300 ms a call.
 _PINS: Final = f"{_PINS_BY_ID}SET LOCAL enable_sort = off; SET LOCAL jit = off; "
 _RELAXED: Final = "SET LOCAL synchronous_commit = off; "
 NO_BOUND: Final = 2**63 - 1
@@ -39,10 +39,8 @@ _KEPT: Final = "_hybridcloud_cursor"
 
 
 def int_array(values: Iterable[int]) -> str:
-    """Return integers as the text of an array parameter.
-
-    It takes a seventh of the time of a list.
-    """
+    """Return integers as the text of an array parameter."""
+    # A seventh of the time that psycopg takes for a list.
     return f"{{{','.join(map(str, values))}}}"
 
 
@@ -66,15 +64,15 @@ class Engine:
 
     @property
     def in_testcase(self) -> bool:
-        """Whether the open transaction is a test case's: no pins, no kick."""
+        """Whether the open transaction is a test case's own."""
         connection = self.connection
         return bool(connection.in_atomic_block) and is_testcase_transaction(connection)
 
     def refuse_transaction(self, what: str) -> None:
-        """Raise if a transaction is open that is not a test case's own.
+        """Refuse to go on in a transaction that is not a test case's own.
 
         Raises:
-            OutboxTransactionError: one is.
+            OutboxTransactionError: such a transaction is open.
         """
         if open_blocks(self.connection):
             raise OutboxTransactionError(
@@ -118,14 +116,14 @@ class Engine:
         relaxed: bool = False,
         by_id: bool = False,
     ) -> None:
-        """Run statements in one transaction and one round trip, for what they do.
+        """Run statements in one transaction and one round trip.
 
         Args:
             statements: their texts; all take from the same parameters.
             params: the parameters by name.
-            relaxed: let the commit be flushed later. For acknowledgements of
-                at-least-once scopes alone (rule 2).
-            by_id: they find rows by the primary key alone: fewer plans to forbid.
+            relaxed: commit without waiting for the disk; only for acknowledgements and releases
+                (rule 2).
+            by_id: they find rows by the primary key alone, so fewer plans are forbidden.
 
         Raises:
             DatabaseError: the statements failed; nothing of them is left.
@@ -134,7 +132,7 @@ class Engine:
         self._insist(statements, params, settings, takes_rows=False)
 
     def results(self, statements: Sequence[str], params: Mapping[str, Any]) -> list[Rows]:
-        """Do what `run` does; return the rows of each statement that gives rows."""
+        """Do what `run` does; return the rows of each statement with rows."""
         return self._insist(statements, params, _PINS, takes_rows=True)
 
     def _insist(
@@ -148,8 +146,8 @@ class Engine:
         try:
             return self._attempt(statements, params, settings, takes_rows=takes_rows)
         except (OperationalError, InterfaceError) as exc:
-            # A session that was lost between handlers, or a deadlock with a drainer whose lease
-            # was taken: all statements are safe to repeat, since they name exact ids and tokens.
+            # The session was lost between handlers, or the statement was a deadlock's victim. It is
+            # safe to repeat, since it names exact ids and tokens (rule 6).
             if self.connection.in_atomic_block:
                 raise
             if not self.connection.is_usable():
@@ -179,15 +177,15 @@ class Engine:
         return _results(cursor) if takes_rows else []
 
     def snapshot(self) -> _Snapshot:
-        """Open a read-only transaction that sees one moment."""
+        """Open a read-only transaction whose statements see the same moment."""
         return _Snapshot(self)
 
 
 class _Snapshot:
-    """Two reads of one moment, for a shard whose parked messages matter.
+    """A read-only transaction for the outbox and parked rows of shards.
 
-    Else a message that is brought back between the two reads would be seen by
-    neither, and a newer one of its object be handled before it.
+    A message that is brought back between two reads of different moments would be seen by neither,
+    and a newer one of its object would be handled before it.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -237,10 +235,8 @@ def _one_by_one(
 
 
 def _kept_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
-    """Return a cursor that is made once for each session.
-
-    To make one takes longer than to parse many a statement.
-    """
+    """Return the session's cursor, which is made once."""
+    # To make one takes longer than PostgreSQL takes to parse many of the statements.
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     connection.validate_thread_sharing()
@@ -257,7 +253,7 @@ def _kept_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
 
 
 def _results(cursor: Any) -> list[Rows]:
-    # Past Django's wrapper and psycopg's description, which cost as much for each SET as for rows.
+    # Past Django's wrapper and psycopg's description, which cost as much for a SET as for rows.
     found = cursor.cursor
     results: list[Rows] = []
     while True:

@@ -1,8 +1,7 @@
-"""Kill switches: what people have stopped, without a deploy (rule 5).
+"""Kill switches, which stop handlers without a deploy (rule 5).
 
-A switch names a scope, a shard identifier, a target cell and a category; each
-may be left out, which means any. Without a category it stops whole shards;
-with one it parks that category's messages and lets the rest of the shard go on.
+A switch names a scope, a shard identifier, a target cell and a category; what is left out means
+any. Without a category it stops whole shards; with one it parks the messages of that category.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Switch(NamedTuple):
 
 @dataclass(frozen=True)
 class Switches:
-    """The switches in force, in the forms in which the engine asks for them.
+    """The switches in force, in the forms that the engine asks for.
 
     Attributes:
         shards: switches that stop whole shards.
@@ -87,7 +86,7 @@ class Switches:
         }
 
     def shards_of(self, cell: str | None) -> list[tuple[int, int]]:
-        """Return the shards stopped for a target cell, as (scope, identifier)."""
+        """Return the (scope, identifier) of shards stopped for a target cell."""
         scopes = [scope.value for scope in all_scopes()]
         return [
             (scope, switch.identifier)
@@ -97,7 +96,7 @@ class Switches:
         ]
 
     def named_shards(self, cells: Sequence[str | None]) -> list[ShardKey]:
-        """Return the shards stopped for target cells; None: a cell's own table."""
+        """Return the stopped shards of target cells; None: a cell's own table."""
         return [ShardKey(*own, cell) for cell in cells for own in self.shards_of(cell)]
 
 
@@ -168,7 +167,8 @@ def _read(entry: Mapping[str, Any]) -> Switch:
 def _number(
     value: int | str | None, members: Iterable[OutboxScope] | Iterable[OutboxCategory]
 ) -> int | None:
-    """Return the number of a scope or category; -1 for an unknown name."""
+    """Return the number of a scope or category, given by number or name."""
+    # -1 for an unknown name matches nothing, whereas None would match everything.
     if value is None or isinstance(value, int):
         return value
     return next((member.value for member in members if member.name == value), -1)

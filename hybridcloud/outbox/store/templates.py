@@ -27,7 +27,7 @@ COLUMN_TYPES: Final = {
 _FOLDER: Final = Path(__file__).with_name("sql")
 _FRAGMENTS: Final = "fragments.sql"
 _ALIASES: Final = "oklfpgcsqdh"
-# What `coalesce.Message` says. Times as text: most are never read, so need not become datetimes.
+# The fields of `coalesce.Message`. Times are text: most are never read as datetimes.
 _MESSAGE: Final = (
     "o.id, o.category, o.object_identifier, o.payload::text, "
     "CASE WHEN o.scheduled_for <> o.date_added THEN o.scheduled_for::text END, "
@@ -74,7 +74,7 @@ def sql(tables: TableNames, name: str, *, one: bool = False, off: bool = True, *
     words.update((word, text.format(**words)) for word, text in more.items() if word != "which")
     for word, text in fragments().items():
         if word == "not_off":
-            # Left out where no switch is set, as nearly always: it is a tenth of a claim.
+            # Left out if no switch is set, as nearly always: it takes a tenth of a claim.
             words[word] = f"{text.format(**words)} " if off else ""
         elif "{switched}" not in text or "switched" in words:
             words[word] = text.format(**words)
@@ -98,7 +98,7 @@ def _words(tables: TableNames, *, one: bool) -> dict[str, str]:
         "shard": ", ".join(_as_shard(columns)),
         "arrays": ", ".join(arrays),
         "one_key": one_key,
-        # Of one row the planner makes constants.
+        # The planner turns the values of a single row into constants.
         "keys": f"{f'(SELECT {one_key})' if one else f'unnest({", ".join(arrays)})'} k({', '.join(columns)})",
         "only": "%(only)s",
         "o_message": _MESSAGE,
@@ -131,11 +131,9 @@ def _as_shard(columns: Sequence[str]) -> list[str]:
 
 
 def _in_shard(columns: Sequence[str], values: Sequence[str]) -> str:
-    """Return a condition that only the shard index serves.
-
-    The last column as a range: for equality the primary key would do as well, and where the
-    statistics are of one hot shard it is taken, and walked from end to end.
-    """
+    """Return a condition that only the shard index serves."""
+    # The last column is a range: for an equality the planner might take the primary key and walk it
+    # from end to end, if the statistics were made while one shard was hot.
     equal = [f"{column} = {value}" for column, value in zip(columns, values, strict=True)]
     equal[-1] = f"{columns[-1]} BETWEEN {values[-1]} AND {values[-1]}"
     return " AND ".join(equal)
