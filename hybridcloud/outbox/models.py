@@ -79,10 +79,7 @@ class OutboxBase(OutboxTable):
 
     @classmethod
     def find_scheduled_shards(cls, limit: int = 1000) -> list[tuple[Any, ...]]:
-        """Return shards that are due.
-
-        They have messages, and are neither in backoff, nor leased, nor switched off.
-        """
+        """Return due shards: not in backoff, not leased and not switched off."""
         found = find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
         return [key.columns() for key in found]
 
@@ -107,9 +104,7 @@ class OutboxBase(OutboxTable):
 
     @classmethod
     def get_shard_depths_descending(cls, limit: int | None = 10) -> list[dict[str, Any]]:
-        """Return the sharding columns and ``depth`` of the deepest shards.
-
-        Parked messages count.
+        """Return the deepest shards' columns and ``depth``, parked included.
 
         Raises:
             ValueError: the limit is not positive.

@@ -195,10 +195,7 @@ def all_categories() -> tuple[OutboxCategory, ...]:
 
 
 def category_choices() -> list[tuple[int, str]]:
-    """Return the choices of a category column.
-
-    Fields name this function, so a new category does not need a migration.
-    """
+    """Return a category column's choices; new ones do not need a migration."""
     return sorted((each.value, each.name) for each in _categories)
 
 

@@ -55,10 +55,9 @@ def infer_identifiers(
 def identifiers_of(
     scope: OutboxScope, model: type[models.Model]
 ) -> Callable[[models.Model], tuple[int, int]]:
-    """Return a function from an instance to its (shard, object) identifiers.
+    """Return a function from a model's instance to its (shard, object).
 
-    For many instances of one model: the path is looked up once. Raises `IdentifierError` like
-    `infer_identifiers`.
+    It raises like `infer_identifiers`.
     """
     path = shard_path(scope, model)
     return lambda instance: (_shard_of(scope, instance, path), _own_id(scope, instance))

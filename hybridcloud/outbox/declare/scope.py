@@ -247,10 +247,7 @@ def all_scopes() -> tuple[OutboxScope, ...]:
 
 
 def scope_choices() -> list[tuple[int, str]]:
-    """Return the choices of a scope column.
-
-    Fields name this function, so a new scope does not need a migration.
-    """
+    """Return a scope column's choices; new ones do not need a migration."""
     return sorted((each.value, each.name) for each in scopes)
 
 

@@ -104,9 +104,7 @@ def check_numbers(kind: type[IntEnum], what: str) -> None:
 
 
 def check_scopes(kind: type[OutboxScope], categories: type[OutboxCategory] | None) -> None:
-    """Refuse a scope class unless each category is in exactly one scope.
-
-    Each scope must be consistent, too.
+    """Refuse wrong scopes, and categories that are not in exactly one.
 
     Raises:
         ConfigurationError: naming scope and category.

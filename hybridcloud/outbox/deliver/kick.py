@@ -1,8 +1,7 @@
 """Wakes drainers after a commit.
 
-Thousands of commits a second wake a drainer tens of times: a process sends at
-most one kick in 50 ms for each outbox table, the first at once and the last at
-the end, so that no commit goes unseen.
+For each outbox table a process sends at most one kick in 50 ms: the first at once, and another
+at the end of the 50 ms if there was a commit in between, so that each commit is followed by one.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ kicker: Slot[[type[OutboxTable], str], None] = Slot("what wakes a drainer", _no_
 
 
 class Throttle[K]:
-    """Calls a function for a key at once, and at most once in a while.
+    """Calls a function at most once per interval for each key.
 
-    Asked again meanwhile, it calls once more at the end, so that no request is lost.
+    The first call is made at once; calls during the interval become one at its end.
 
     Args:
         send: what to call with the key.
-        every: seconds between two calls for one key.
+        every: the interval in seconds.
     """
 
     def __init__(self, send: Callable[[K], None], *, every: float = EVERY) -> None:
@@ -53,9 +52,10 @@ class Throttle[K]:
 
     def __call__(self, key: K) -> None:
         """Ask for a call."""
+        # Held for the bookkeeping only: sending may take as long as a broker does.
         with self._lock:
             if self._pid != os.getpid():
-                # A timer does not live on in a forked child, so nothing waits there.
+                # A forked child does not have the parent's timers, so no call is pending there.
                 self._waiting.clear()
                 self._pid = os.getpid()
             if key in self._waiting:
@@ -91,9 +91,7 @@ _throttled: Throttle[tuple[type[OutboxTable], str]] = Throttle(_send)
 
 
 def kick(outbox: type[OutboxTable], alias: str) -> None:
-    """Wake a drainer for an outbox table; never raises.
-
-    Where no wake-up arrives, the next tick finds the messages.
-    """
+    """Wake a drainer of a table; never raises, as the next beat drains too."""
+    # A test case's messages are rolled back: no drainer could see them.
     if not Engine(outbox, alias).in_testcase:
         _throttled((outbox, alias))

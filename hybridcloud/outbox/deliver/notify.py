@@ -1,8 +1,7 @@
 """Wakes listening drainers by NOTIFY.
 
-Inside the writing transaction a NOTIFY would serialise all commits of the
-database. So it is a statement of its own, after the commit, sent by one thread
-of the process on that thread's connection.
+A NOTIFY inside the writing transaction would serialise all commits of the database. So it is a
+statement of its own after the commit, sent by one thread of the process on its own connection.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ def channel_of(outbox: type[OutboxTable]) -> str:
 class Notifier:
     """Sends notifications, one after another, from a daemon thread.
 
-    The thread lives while there are any.
-
     Args:
         idle: seconds without a notification after which the thread ends.
     """
@@ -46,6 +43,7 @@ class Notifier:
 
     def send(self, channel: str, alias: str) -> None:
         """Notify a channel soon; never waits for the database."""
+        # Under the lock, so that a thread about to end either sees this or is replaced.
         with self._lock:
             self._asked.put((channel, alias))
             if self._thread is None:
@@ -55,7 +53,7 @@ class Notifier:
                 self._thread.start()
 
     def close(self) -> None:
-        """Send what was asked for, then end the thread and close its connections."""
+        """Send what is queued, then end the thread and close its connections."""
         with self._lock:
             thread = self._thread
             if thread is not None:
@@ -76,7 +74,7 @@ class Notifier:
                     continue
                 wait = 0.0
                 with self._lock:
-                    # Whoever asks from here on starts a thread of its own.
+                    # The next `send` starts another thread.
                     if self._asked.empty():
                         self._thread = None
                         return
@@ -92,7 +90,7 @@ def _notify(channel: str, alias: str) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"NOTIFY {connection.ops.quote_name(channel)}")
     except (DatabaseError, InterfaceError) as exc:
-        # The drainers' own sweep is the net below.
+        # Drainers also poll, so a lost notification costs a poll's interval.
         _LOG.warning("No notification on %s of %s: %s", channel, alias, exc)
         connection.close()
 
@@ -102,7 +100,7 @@ _the_notifier: Notifier | None = None
 
 def notifier() -> Notifier:
     """Return the process's notifier."""
-    global _the_notifier  # noqa: PLW0603 - one per process, made anew after a fork
+    global _the_notifier  # noqa: PLW0603 - one per process, replaced after a fork
     if _the_notifier is None or _the_notifier.pid != os.getpid():
         _the_notifier = Notifier()
     return _the_notifier

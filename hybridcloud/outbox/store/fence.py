@@ -67,10 +67,7 @@ class Fence:
         return cls(table, tuple(writers))
 
     def is_open(self, connection: BaseDatabaseWrapper) -> bool:
-        """Say whether all writers have ended, so that a walk may begin.
-
-        Begin it in a new statement, whose snapshot sees what they committed.
-        """
+        """Say whether all writers have ended; then walk in a new statement."""
         return not self.left(connection)
 
     def left(self, connection: BaseDatabaseWrapper) -> tuple[str, ...]:
@@ -85,6 +82,7 @@ def newest_id(connection: BaseDatabaseWrapper, table: str, *, column: str = "id"
     """Return the largest committed id of a table; None if it is empty."""
     quote = connection.ops.quote_name
     with connection.cursor() as cursor:
+        # Reads the last entry of the column's index, however large the table is.
         cursor.execute(f"SELECT max({quote(column)}) FROM {quote(table)}")  # noqa: S608 - names of a model
         (newest,) = cursor.fetchone()
     return None if newest is None else int(newest)

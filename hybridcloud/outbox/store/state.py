@@ -121,14 +121,12 @@ class FailureColumns(models.Model):
         return max(self.scheduled_for - self.scheduled_from, FIRST_DELAY / 2)
 
     def next_schedule(self, now: datetime) -> datetime:
-        """Return when a failure at ``now`` is retried.
-
-        It is after twice the last delay, at most an hour.
-        """
+        """Return when to retry a failure at ``now``: doubled, at most 1 h."""
         return now + min(self.last_delay() * 2, LONGEST_DELAY)
 
 
 def _group_indexes(*shard: str) -> list[models.Index]:
+    # One finds delayed messages that became due, the other what is parked of a shard or group.
     return [
         models.Index(fields=["reason", "scheduled_for"], name="%(class)s_due"),
         models.Index(
@@ -155,6 +153,7 @@ def _one_per_level(*shard: str) -> list[models.BaseConstraint]:
 
 
 def _failure_indexes(*shard: str) -> list[models.Index]:
+    # Partial, since crashes are rare and each tick asks for those that are due.
     crashed = models.Q(crashed=True)
     return [
         models.Index(fields=shard, name="%(class)s_of_shard"),

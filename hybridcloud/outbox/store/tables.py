@@ -104,9 +104,7 @@ class TargetCell(models.Model):
 
 
 class OutboxTable(MessageColumns):
-    """An outbox table as the engine sees it.
-
-    `models.OutboxBase` adds the methods of a row.
+    """An outbox table as the engine sees it; `OutboxBase` adds its methods.
 
     Attributes:
         parked_model: label of the model of its parked messages.

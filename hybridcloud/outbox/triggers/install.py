@@ -51,10 +51,7 @@ def triggered_models(alias: str) -> list[type[ProducingModel]]:
 def differences(
     model: type[ProducingModel], alias: str, *, expected: Sequence[Trigger] | None = None
 ) -> list[str]:
-    """Say how a model's triggers in the database differ from the model.
-
-    A table that does not exist yet has no differences.
-    """
+    """Say how a table's triggers differ from its model, if it exists."""
     expected = triggers_of(model) if expected is None else expected
     connection = connections[alias]
     wanted = {trigger.name: trigger for trigger in _located(connection, expected)}

@@ -1,8 +1,7 @@
-"""Gathers messages until the end of their block, for one INSERT.
+"""Buffers the messages of a block for one INSERT at its end.
 
-A savepoint that rolls back takes its messages with it, and whoever reads the
-outbox table inside the block finds there what was saved so far. Both are seen
-in the statements that pass the connection.
+A savepoint that rolls back drops its messages, and a read of the outbox table inside the block
+finds what was saved so far. The buffer notices both in the connection's statements.
 """
 
 from __future__ import annotations
@@ -44,18 +43,19 @@ class Buffer:
         self._writing = False
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Take rows in, to be written at the end, or when the table is read."""
+        """Buffer rows until the block ends or the table is read."""
         self._rows += rows
         for row in rows:
             if row.outbox not in self._names:
                 tables = table_names(row.outbox)
                 self._names[row.outbox] = (tables.outbox.strip('"'), tables.parked.strip('"'))
+        # Limits the memory of a long block outside of savepoints.
         if len(self._rows) > MOST_PER_STATEMENT:
             self.write()
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Watch the connection in the block, and write what is left at its end."""
+        """Watch the connection, and write what is left unless the block fails."""
         wrappers = self.connection.execute_wrappers
         wrappers.append(self._watch)
         try:
@@ -80,7 +80,7 @@ class Buffer:
         for row in pending:
             row.depth = len(self._savepoints)
         if not self._savepoints:
-            # Nothing inside the block can take these back any more.
+            # No savepoint of the block can roll these back any more.
             self._rows.clear()
 
     def _watch(
@@ -88,6 +88,8 @@ class Buffer:
     ) -> Any:
         if self._writing:
             return execute(sql, params, many, context)
+        # Rows are written before a statement that reads them. A savepoint is followed after its
+        # statement, since one that fails changes nothing.
         text = sql if isinstance(sql, str) else _text(self.connection, sql)
         if self._rows and any(a in text or b in text for a, b in self._names.values()):
             self.write()
@@ -98,10 +100,11 @@ class Buffer:
         return result
 
     def _follow(self, verb: str, name: str) -> None:
-        """Do with the buffer what the statement did with the transaction."""
+        """Apply a savepoint statement to the buffer."""
         if verb == "SAVEPOINT":
             self._savepoints.append((name, len(self._rows)))
             return
+        # The innermost one of this name is meant, as in PostgreSQL.
         at = next(
             (i for i in reversed(range(len(self._savepoints))) if self._savepoints[i][0] == name),
             None,
@@ -109,21 +112,22 @@ class Buffer:
         if verb == "RELEASE":
             if at is not None:
                 del self._savepoints[at:]
+                # What was inside it now belongs to the savepoint around it.
                 for row in self._rows:
                     row.depth = None if row.depth is None else min(row.depth, at)
             return
-        # A savepoint from before the block takes everything with it.
+        # Unknown means older than the block: everything in the block is rolled back.
         kept, depth = (0, 0) if at is None else (self._savepoints[at][1], at + 1)
         del self._savepoints[depth:]
         del self._rows[kept:]
         for row in self._rows:
-            # Saved before the savepoint, written behind it by a read: the row is gone again.
+            # Buffered before the savepoint but inserted after it: the insert was rolled back.
             if row.depth is not None and row.depth >= depth:
                 row.depth = None
 
 
 def _newest(rows: Sequence[Row]) -> list[Row]:
-    """Leave of the rows that replace one another the last, in its place."""
+    """Keep only the last of the rows that replace one another, in its place."""
     last: dict[tuple[Any, ...], Row] = {}
     kept: list[Row] = []
     for row in reversed(rows):

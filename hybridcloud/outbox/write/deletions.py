@@ -1,7 +1,7 @@
-"""Writes the messages about deleted rows, cascades included.
+"""Writes the messages about deleted rows.
 
-Django sends ``pre_delete`` for each row that a cascade, an instance or a
-queryset deletes, while the row is still there to be told about.
+Cascades do not call delete(), but Django sends ``pre_delete`` for each row that a cascade, an
+instance or a queryset deletes, while the row still exists.
 """
 
 from __future__ import annotations
@@ -26,29 +26,26 @@ _COVERED: Final = (
     models.SET_DEFAULT,
     models.DO_NOTHING,
 )
-# What models.SET() makes, with a value or with a callable.
+# The name of the function that models.SET() makes, with a value or a callable.
 _SET: Final = "set_on_delete"
 
 
 def update_through_managers(model: type[ProducingModel]) -> None:
-    """Have ``SET_DEFAULT`` and ``SET()`` use a model's producing update.
+    """Have ``SET_DEFAULT`` and ``SET()`` use the model's producing update.
 
-    Django does so by itself for ``SET_NULL``. For these two it first looks
-    whether there are rows at all, and then changes the rows that it has seen
-    past every manager, unless the function is marked as one that need not look.
+    ``SET_NULL`` does so already. For the other two Django fetches the rows and
+    changes them past every manager, unless the function is marked lazy.
     """
     for field in _relations(model):
         on_delete: Any = field.remote_field.on_delete
         if on_delete is models.SET_DEFAULT or _is_set(on_delete):
+            # SET_DEFAULT is marked for every model; others then update by a query as well.
             on_delete.lazy_sub_objs = True
 
 
 def listen_to_deletions(model: type[ProducingModel]) -> None:
-    """Write messages when rows of a class are deleted, by whomever.
-
-    Each class is connected by itself: a listener to all classes would disable
-    fast deletes everywhere.
-    """
+    """Write messages whenever rows of a model are deleted."""
+    # For this sender only: a listener to all would disable Django's fast deletes everywhere.
     pre_delete.connect(
         _produce, sender=model, weak=False, dispatch_uid=("hybridcloud.outbox", model)
     )
@@ -57,10 +54,7 @@ def listen_to_deletions(model: type[ProducingModel]) -> None:
 def uncovered_relations(
     model: type[models.Model],
 ) -> Iterator[tuple[models.ForeignKey[Any, Any], str]]:
-    """Yield foreign keys whose ``on_delete`` changes rows silently.
-
-    For checks: each with the reason.
-    """
+    """Yield the foreign keys whose ``on_delete`` misses messages, and why."""
     if is_triggered(model):
         return
     for field in _relations(model):

@@ -1,7 +1,7 @@
-"""Writes messages as SQL, one INSERT per table.
+"""Writes messages with one INSERT per table.
 
-Database defaults fill the times and the id, so a message's id is drawn by its
-own INSERT and its times are the database's.
+Database defaults fill the id and the times, so an id is drawn by its own INSERT, and times are
+the database's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REST: Final = {
 
 @dataclass(slots=True)
 class Row:
-    """A message that was checked and encoded, on its way into a table.
+    """A message that was checked and encoded, but not written yet.
 
     Attributes:
         messages: the instances that get the row's id.
@@ -48,10 +48,10 @@ class Row:
         object_identifier: the object.
         payload: JSON text, or None.
         headers: JSON text, or None.
-        coalesces: whether a newer row of the object takes its place.
+        coalesces: whether a newer row of the object replaces it.
         delay_s: seconds to park it for; None: it may run at once.
         flush: whether it is flushed after the commit.
-        depth: how many savepoints were open when it was written; None: it is not.
+        depth: the number of savepoints open when it was written; None before that.
     """
 
     messages: list[OutboxTable]
@@ -68,7 +68,7 @@ class Row:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What rows that replace one another have in common."""
+        """What rows that replace each other have in common."""
         return (self.outbox, *self.shard, self.category, self.object_identifier)
 
 
@@ -89,6 +89,7 @@ def as_row(message: OutboxTable, *, headers: Mapping[str, Any] | None, flush: bo
         object_identifier=int(message.object_identifier),
         payload=as_json(type(message), "payload", message.payload),
         headers=as_json(type(message), "headers", own_headers),
+        # A delayed message replaces nothing: the earlier one must not wait for its time.
         coalesces=scope.policy.coalesce and delay <= 0,
         delay_s=delay if delay > 0 else None,
         flush=flush,
@@ -96,10 +97,8 @@ def as_row(message: OutboxTable, *, headers: Mapping[str, Any] | None, flush: bo
 
 
 def insert(connection: BaseDatabaseWrapper, rows: Iterable[Row]) -> None:
-    """Insert rows in the open transaction, and give their ids to the messages.
-
-    One statement per table, in the order of the rows, so ids are in that order.
-    """
+    """Insert rows in the open transaction, and set the messages' ids."""
+    # One statement per table, in the order of the rows, so that the ids are in that order.
     tables: dict[tuple[type[OutboxTable], bool], list[Row]] = {}
     for row in rows:
         tables.setdefault((row.outbox, row.delay_s is not None), []).append(row)
@@ -120,10 +119,12 @@ def _insert_chunk(
     ids = _execute(connection, outbox, rows, delayed=delayed)
     written: list[WrittenRow] = []
     for identifier, row in zip(ids, rows, strict=True):
+        # Several, where a later message replaced earlier ones: all get its id.
         for message in row.messages:
             message.pk = identifier
             message._state.adding = False
             message._state.db = connection.alias
+        # A parked row is not due, so a flush must not wait for it.
         if row.flush and not delayed:
             # The cell comes first among the columns, and last in the key.
             key = ShardKey(*row.shard[-2:], *row.shard[:-2])
@@ -144,7 +145,7 @@ def _execute(
     ]
     columns = list(zip(*values, strict=True))[: None if delayed else -1]
     names = _columns(outbox, delayed=delayed)
-    # What all rows have in common is sent once; but for the object, which says how many they are.
+    # A value that all rows share is sent once, except the object, which sets the number of rows.
     common = frozenset(
         name
         for name, column in zip(names, columns, strict=True)
@@ -184,7 +185,7 @@ def _statement(outbox: type[OutboxTable], common: frozenset[str], *, delayed: bo
     target, names = tables.outbox, ", ".join(_columns(outbox, delayed=False))
     more_names, more_values = "", ""
     if delayed:
-        # The database's clock, not the writer's: and not now(), which stands still in here.
+        # The database's clock, not the writer's, and not now(), which is the transaction's start.
         target = tables.parked
         more_names = ", reason, scheduled_from, scheduled_for"
         more_values = (
@@ -192,17 +193,17 @@ def _statement(outbox: type[OutboxTable], common: frozenset[str], *, delayed: bo
         )
     into = f"INSERT INTO {target} ({names}{more_names})"
     if not arrays and not delayed:
-        # One row: half of the planning of a SELECT.
+        # For one row VALUES takes half the planning of a SELECT.
         return f"{into} VALUES ({', '.join(['%s'] * len(columns))}) RETURNING id"
     return f"{into} SELECT {names}{more_values} FROM ({source}) AS m RETURNING id"  # noqa: S608 - names from the model
 
 
 def as_json(outbox: type[OutboxTable], column: str, value: Any) -> str | None:
-    """Return a value as the text of a JSON column; None stays None.
+    """Return a value as text for a JSON column of an outbox; None stays None.
 
     Raises:
-        TypeError: it is no JSON.
-        ValueError: it has a NaN, which PostgreSQL's JSON has not.
+        TypeError: it is not JSON.
+        ValueError: it contains a NaN, which PostgreSQL's JSON does not have.
     """
     if value is None:
         return None

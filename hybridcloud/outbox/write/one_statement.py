@@ -1,7 +1,7 @@
-"""Has the statement that changes rows write their messages too.
+"""Has the statement that changes rows write their messages as well.
 
-A save with its message is then one statement. Outside of a transaction it is a transaction of
-its own, so it takes as many round trips as a save without a message.
+A save with its message is then one statement, and outside of a transaction its own transaction:
+it takes as many round trips as a save without a message.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 
 
 def scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
-    """Return the scope, if SQL alone can make the model's messages.
-
-    Then all that they say is in two columns.
-    """
+    """Return the scope if SQL alone can make the model's messages."""
+    # Without hooks and payload all of a message is in two columns, shard and key, of one table.
     if (
         model.silo_mode is not SiloMode.CELL
         or not model.has_default_messages()
@@ -75,10 +73,10 @@ def _is_integer(field: Any) -> bool:
 
 
 class Rewriter(ABC):
-    """Rewrites Django's statement that changes rows, inside its block.
+    """Rewrites the statement of a block that changes a model's rows.
 
     Args:
-        model: a model that has a `scope_for_sql`.
+        model: a model with a `scope_for_sql`.
         scope: that scope.
         connection: where its rows are changed.
 
@@ -101,32 +99,32 @@ class Rewriter(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        # By name: `connection.execute_wrapper` takes away the last one, whosesoever it is.
+        # Not by `connection.execute_wrapper`, which removes the last one, even if it is another's.
         self.connection.execute_wrappers.remove(self)
 
     @abstractmethod
     def __call__(
         self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
     ) -> Any:
-        """Run a statement of Django's, rewritten or as it is."""
+        """Run a statement of Django's, rewritten or unchanged."""
 
     def parts(self, sql: str, *, order: str = "") -> tuple[str, str]:
         """Return the rows' statement as a CTE, and the INSERT of its messages.
 
-        The first gives what it gave before, and then the columns ``hc_object``
-        and ``hc_shard``; the second the id, shard and object of each message.
+        The first also returns ``hc_object`` and ``hc_shard``, after its own columns; the second
+        the id, shard and object of each message.
         """
         columns, messages = _texts(self.model, self.scope, self.outbox, order)
         returning = "," if " RETURNING " in sql else " RETURNING"
         return f"WITH hc_row AS ({sql}{returning} {columns})", messages
 
     def values(self) -> tuple[Any, ...]:
-        """Return the parameters of the INSERT."""
+        """Return the parameters of the messages' INSERT."""
         headers = as_json(self.outbox, "headers", current_headers())
         return (self.scope.value, self.model.category.value, headers)
 
     def written(self, row: tuple[int, int, int]) -> WrittenRow:
-        """Return the message of which the INSERT returned a row."""
+        """Return the message for a row that the INSERT returned."""
         identifier, shard, about = row
         return WrittenRow(
             identifier, ShardKey(self.scope.value, shard), self.model.category.value, about
@@ -137,7 +135,7 @@ class Rewriter(ABC):
 def _texts(
     model: type[ProducingModel], scope: OutboxScope, outbox: type[OutboxTable], order: str
 ) -> tuple[str, str]:
-    """Return the columns that a message is made of, and its INSERT."""
+    """Return the columns that make a message, and its INSERT."""
     shard, pk, table = shard_field(scope, model), model._meta.pk, quoted(model._meta.db_table)
     columns = ", ".join(
         f"{table}.{quoted(str(field and field.column))} AS {name}"
@@ -151,19 +149,16 @@ def _texts(
     return columns, messages
 
 
-class _NotCombinable(Exception):  # noqa: N818 - no error: the long way is gone instead
-    """A lone save writes more than its row. That was not done."""
+class _NotCombinable(Exception):  # noqa: N818 - not an error: the save goes on in another way
+    """A lone save would write more than its row; nothing was written."""
 
 
 def _scope_to_combine(
     instance: ProducingModel, save: Callable[..., None], *, using: str
 ) -> OutboxScope | None:
-    """Return the scope, if a save is nothing but the row's own statement.
-
-    A hook or a receiver of Django's signals that runs with the save is to find
-    a transaction there, and its messages before the row's; a block that
-    gathers messages writes them all at once.
-    """
+    """Return the message's scope if a save is only its row's own statement."""
+    # A hook or receiver that runs with the save relies on a transaction, and its messages come
+    # before the row's. A block that gathers messages writes them all at once.
     model = type(instance)
     connection = connections[using]
     if (
@@ -180,7 +175,7 @@ def _scope_to_combine(
 
 
 def _is_inside_another() -> bool:
-    """Say whether another silo's transaction is open around this."""
+    """Say whether another silo's open transaction forbids a lone statement."""
     return any(map(open_blocks, connections.all(initialized_only=True)))
 
 
@@ -194,15 +189,9 @@ def _is_saved_by_django_alone(model: type[ProducingModel]) -> bool:
 
 
 def save_combined(instance: ProducingModel, save: partial[None], *, using: str) -> bool:
-    """Save a row and write its message, if one statement can do both.
+    """Save a row and its message in one statement; False if it cannot.
 
-    Args:
-        instance: what is saved.
-        save: the next ``save`` in the order of its bases, with the arguments.
-        using: the database.
-
-    Returns:
-        False if nothing was done, since the save writes more than its row.
+    Nothing was done then. ``save`` is the instance's next one by the order of bases.
 
     Raises:
         InvalidOutboxError: the model's category is retired.
@@ -219,17 +208,13 @@ def save_combined(instance: ProducingModel, save: partial[None], *, using: str) 
     finally:
         row.announce()
     if row.batch is None:
-        # Nothing was written, as where a model has no column but its key.
+        # Nothing was written: a model may have no column but its key.
         produce(type(instance), [instance], using=using)
     return True
 
 
 class _Row(Rewriter):
-    """The row of a save.
-
-    Attributes:
-        batch: its message, once both are written.
-    """
+    """The rewriter of a save; ``batch`` is its message once it is written."""
 
     def __init__(
         self, instance: ProducingModel, scope: OutboxScope, connection: BaseDatabaseWrapper
@@ -249,6 +234,7 @@ class _Row(Rewriter):
             return execute(sql, params, many, context)
         if sql.startswith(self._verbs):
             return self._execute(execute, sql, params, many, context)
+        # Outside of a transaction two statements could commit one without the other.
         if self._is_lone:
             raise _NotCombinable
         return execute(sql, params, many, context)
@@ -258,16 +244,16 @@ class _Row(Rewriter):
     ) -> Any:
         row, message = self.parts(sql)
         text = f"{row}, hc_message AS ({message}) SELECT hc_row.*, hc_message.* FROM hc_row, hc_message"  # noqa: S608
-        # From here on the row may be committed: what others do around the statement is theirs.
+        # From here on the row may be committed, so a later statement must not restart the save.
         self._is_running = True
         result = execute(text, (*params, *self.values()), many, context)
         cursor = context["cursor"].cursor
         told = cursor.fetchone()
         if told is None:
-            # An UPDATE that found no row; an INSERT will come.
+            # An UPDATE that matched no row; an INSERT will follow.
             self._is_running = False
             return result
-        # Django reads it again, and does not mind more columns than it asked for.
+        # Django reads the row again, and ignores columns that it did not ask for.
         cursor.scroll(-1)
         written = [self.written(told[-3:])] if self._is_flushed else []
         self.batch = Batch(self.outbox, Counter({self.model.category.value: 1}), written)
@@ -276,6 +262,6 @@ class _Row(Rewriter):
         return result
 
     def announce(self) -> None:
-        """Tell of the message, if its statement was a transaction of its own."""
+        """Announce the message, if its statement was its own transaction."""
         if self._is_lone and self.batch is not None:
             announce(self.connection, self.batch)

@@ -19,20 +19,16 @@ if TYPE_CHECKING:
 
 
 class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
-    """A queryset of a producing model; derive your own from it."""
+    """A queryset of a producing model; derive your own from this class."""
 
     def update(self, **kwargs: Any) -> int:
-        """Set fields of all rows and write their messages, in one transaction.
-
-        Returns:
-            How many rows matched.
-        """
+        """Set fields of all rows, write messages, return how many matched."""
         query = self.query
         if not kwargs or query.is_sliced or query.combinator:
-            # Nothing to do, or Django's own error.
+            # There is nothing to do, or Django raises.
             return super().update(**kwargs)
         if query.distinct_fields:
-            # Before Django 6 it forgot them, and changed every row.
+            # Before Django 6 update() ignored them and changed every row.
             raise TypeError("Cannot call update() after .distinct(*fields).")
         self._for_write = True
         count = update(self, _plain_update, kwargs)
@@ -42,7 +38,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
     update.alters_data = True  # type: ignore[attr-defined]
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete all rows, with their dependents, and write the messages."""
+        """Delete all rows and what cascades, and write their messages."""
         self._for_write = True
         if is_triggered(self.model):
             with triggered(self._producer, self.db, None):
@@ -65,13 +61,12 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         """Insert rows and write the messages about them, in one transaction.
 
         Raises:
-            OutboxError: ``ignore_conflicts`` was asked for, which does not tell
-                which rows there are now; or rows have no id, and none comes
-                from a sequence.
+            OutboxError: with ``ignore_conflicts``, since it is unknown which rows were inserted;
+                or a row has no id, and a sequence does not give it one.
         """
         created = list(objs)
         if is_triggered(self.model):
-            # The database knows which rows there are now, whatever the conflicts.
+            # Triggers see the rows that were inserted, whatever the conflicts.
             with triggered(self._producer, self._written_db, None):
                 return super().bulk_create(
                     created,
@@ -88,6 +83,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
             )
         self._refuse_without_ids(created)
         self._for_write = True
+        # Before the INSERT, which sets the ids.
         had_ids = any(obj.pk is not None for obj in created)
         with joined_context(self.db, flush=self._producer.default_flush):
             result = super().bulk_create(
@@ -115,7 +111,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
     bulk_update.alters_data = True  # type: ignore[attr-defined]
 
     def bulk_delete(self, objs: Iterable[M]) -> tuple[int, dict[str, int]]:
-        """Delete these instances' rows and dependents; write the messages."""
+        """Delete these instances' rows and what cascades, and write messages."""
         pks = [obj.pk for obj in objs]
         if not pks:
             return 0, {}
@@ -138,7 +134,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
             return
         for obj in objs:
             if obj.pk is None:
-                # What Django would do itself, for a field that makes its ids.
+                # As Django would do, for a field that makes its own ids.
                 obj.pk = pk.get_pk_value_on_save(obj)
             if obj.pk is None:
                 raise OutboxError(
@@ -150,15 +146,12 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
     def _as_stored(
         self, objs: Sequence[M], unique_fields: Collection[str], *, had_ids: bool
     ) -> list[models.Model]:
-        """Return the rows as they are after an upsert.
-
-        A conflict keeps what was not updated.
-        """
+        """Return the rows as an upsert left them, which instances do not show."""
         rows = self._producer.outbox_rows.using(self.db).order_by("pk")
         names = [self.model._meta.pk.name if name == "pk" else name for name in unique_fields]
         if not had_ids or names == [self.model._meta.pk.name]:
             return list(rows.filter(pk__in=[obj.pk for obj in objs]))
-        # Given ids are those of the instances, and an existing row keeps its own.
+        # A row that existed keeps its id, so instances with given ids are found by the unique fields.
         fields: list[Any] = [self.model._meta.get_field(name) for name in names]
         wanted = [Q(**{f.attname: getattr(obj, f.attname) for f in fields}) for obj in objs]
         return list(rows.filter(Q(*wanted, _connector=Q.OR)))
@@ -169,16 +162,15 @@ def _plain_update(queryset: models.QuerySet[Any], **fields: Any) -> int:
 
 
 class ProducingManager[M: models.Model](models.Manager[M]):
-    """What both public managers share.
+    """What both public managers share; derive your own from one of them.
 
-    A manager of your own derives from one of them; a queryset of your own from
-    `ProducingQuerySet`, with ``from_queryset``.
+    A queryset of your own derives from `ProducingQuerySet`; use ``from_queryset``.
     """
 
     _queryset_class = ProducingQuerySet
 
     def bulk_delete(self, objs: Iterable[M]) -> tuple[int, dict[str, int]]:
-        """Delete these instances' rows and dependents; write the messages."""
+        """Delete these instances' rows and what cascades, and write messages."""
         return self.get_queryset().bulk_delete(objs)  # type: ignore[attr-defined, no-any-return]
 
 

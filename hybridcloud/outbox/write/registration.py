@@ -1,4 +1,4 @@
-"""Knows the producing models, and connects them."""
+"""The producing models, and what is connected for each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _roots: list[type[ProducingModel]] = []
 
 
 def producing_models() -> tuple[type[ProducingModel], ...]:
-    """Return the producing models; proxies and children are their root."""
+    """Return the producing models, without proxies and multi-table children."""
     return tuple(_roots)
 
 
 def root_of(model: type[ProducingModel]) -> type[ProducingModel]:
-    """Return the producing model to whose rows a proxy or child adds."""
+    """Return the root of a proxy or multi-table child, else the model."""
     concrete: Any = model._meta.concrete_model
     for each in (*concrete._meta.get_parent_list(), concrete):
         parents = each._meta.get_parent_list()
@@ -40,7 +40,7 @@ def register(model: type[ProducingModel]) -> None:
     """Connect a producing model that Django has just prepared.
 
     Raises:
-        ConfigurationError: a replicated model has no category, or another one than its parent.
+        ConfigurationError: a replicated model has no category, or a different one than its parent.
         RegistryError: another model has the category.
     """
     root = root_of(model)
@@ -48,10 +48,10 @@ def register(model: type[ProducingModel]) -> None:
     concrete: Any = model._meta.concrete_model
     if is_triggered(model):
         if model.trigger_payload and uses_default(model, "payload_for_update"):
-            # A backfill writes by itself, and must say the same as the triggers.
+            # A backfill writes without the triggers, and its payload must be the same as theirs.
             model.payload_for_update = columns_payload  # type: ignore[assignment, method-assign]
     elif model is root or concrete is root:
-        # A multi-table child's deletion is its root's as well: one message.
+        # Not for a multi-table child: its deletion is also its root's, and one message is enough.
         listen_to_deletions(model)
     if model is root:
         _roots.append(model)
@@ -76,7 +76,7 @@ def register(model: type[ProducingModel]) -> None:
 
 
 def freeze_connected_models() -> None:
-    """Check the producing models' silos, and refuse further ones.
+    """Refuse later models, check the silos; called once apps are ready.
 
     Raises:
         ConfigurationError: a model is limited to another silo than its mixin is for.
@@ -106,5 +106,5 @@ def _prepared(*, sender: Any, **_: Any) -> None:
         register(sender)
 
 
-# Mixins import this module, so it listens before the first of their models is prepared.
+# The mixins import this module, so it listens before the first of their models is prepared.
 class_prepared.connect(_prepared, dispatch_uid="hybridcloud.outbox.write.registration")
