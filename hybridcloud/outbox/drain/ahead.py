@@ -183,7 +183,7 @@ class Ahead:
         most: int,
         drain: Drain,
         *,
-        switches: Switches,
+        switches: Callable[[], Switches],
         is_over: Callable[[], bool],
     ) -> tuple[int, bool]:
         """Drain what was passed, if it is time, and what is next.
@@ -195,7 +195,7 @@ class Ahead:
         def drain_shards_of(rows: Rows, look: str, known: Mapping[ShardKey, int]) -> _Turn:
             robin = round_robin_of(engine, look)
             moved, left = 0, dict[ShardKey, int]()
-            wanted = filterfalse(switches.stops, {key for key, _ in rows})
+            wanted = filterfalse(switches().stops, {key for key, _ in rows})
             for keys in robin.shards(cell, wanted, most):
                 if moved and is_over():
                     return moved, None

@@ -150,6 +150,8 @@ class Drainer:
         leases = self._claim(cell, cursor, most)
         keys = list(leases.keys)
         ahead.claimed(monotonic() - begun, len(keys))
+        # A claim may have taken a while: the next cell's reads the switches anew, like a pass.
+        self._known_switches = None
         moved, last = 0, None
         if keys:
             done = self._work(leases, ahead)
@@ -170,7 +172,7 @@ class Drainer:
             return None
 
         return ahead.go(
-            self.engine, cell, most, drain, switches=self._switches(), is_over=self._is_over
+            self.engine, cell, most, drain, switches=self._switches, is_over=self._is_over
         )
 
     def _claim(self, cell: str | None, cursor: Cursor, most: int) -> Leases:
@@ -191,6 +193,8 @@ class Drainer:
         known: Mapping[ShardKey, int] = NOTHING_KNOWN,
     ) -> Done:
         settled = ahead.settled if ahead else 0
+        # Read behind the claim: a switch that is set meanwhile holds for the whole pass (rule 5).
+        self._known_switches = None
         done = Work(
             self.engine,
             leases,

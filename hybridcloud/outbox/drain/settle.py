@@ -126,6 +126,9 @@ class Settlement:
 
     def finish(self, keys: Sequence[ShardKey]) -> None:
         """Acknowledge what is left and give the shards back, in one transaction."""
+        # The mark goes with its lease; what is not given back has a failure that could not be
+        # recorded, of which the mark is the evidence (rule 8).
+        self._leases.marked = None
         statements, params = self._acknowledgement()
         releasing, more = self._leases.releasing(list(keys))
         self._send([*statements, *releasing], {**params, **more})

@@ -1,7 +1,6 @@
 """One pass of a drainer: the one loop over the messages of claimed shards.
 
-The messages are read, grouped, handed to handlers with no transaction open, and acknowledged in
-batches. In the ordinary case each is one turn of the loop; all else is a call out of it.
+Handlers run with no transaction open. What is out of the ordinary is a call out of the loop.
 """
 
 from __future__ import annotations
@@ -99,10 +98,13 @@ class Work:
                 shards = self._read_shards()
                 with self._call:
                     self._drain_all(shards)
-            finally:
-                # Also for SystemExit: what was handled is acknowledged, and the shards are given
-                # back, so that an orderly stop is not taken for a crash (rule 8).
                 self._settle.finish(self._leases.keys)
+            except BaseException:
+                # Also for SystemExit, and where the statement before failed: what was handled is
+                # acknowledged and given back; an orderly stop is not a crash (rule 8).
+                self._settle.finish(self._leases.keys)
+                raise
+            finally:
                 done.moved += self._settle.moved
         if done.freed:
             bring_back_freed(self._engine, done.freed)
@@ -198,7 +200,7 @@ class Work:
     def _closely(self, shard: Shard, group: Group, answer: Answer) -> bool:
         """Deal with an exception; say whether the shard goes on."""
         if answer is DROP:
-            self._settle.drop(group.newest.category, self._capture(shard, group))
+            self._settle.drop(group.newest.category, shard.captured(group))
             return True
         if isinstance(answer, Park):
             if answer.error is not None:

@@ -1,0 +1,172 @@
+"""A pass that is interrupted, or overtaken by a switch, at any of its steps.
+
+The kinds: a failure that cannot be recorded, a last acknowledgement that fails, a switch set
+between claim and pass, between two looks of one round, between two target cells; what a dropped
+message leaves parked.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import DatabaseError, connections
+
+from hybridcloud import hooks
+from hybridcloud.outbox import ControlOutbox
+from hybridcloud.outbox.drain.lease import Leases
+from hybridcloud.outbox.store.key import ShardKey
+from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.state import CellLease
+from hybridcloud.outbox.store.switches import DISABLED_SHARDS
+from hybridcloud.testutils import override_options
+from silos import SiloMode, assume_silo
+
+from . import test_targets as targets
+from .ahead import known, learn, sweep
+from .engine import US, Kind, Lane, drain_us, failures, ids, listening, parked, put
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+
+def _execute(text: str) -> None:
+    with connections[US].cursor() as cursor:
+        cursor.execute(text)
+
+
+def _expire() -> None:
+    CellLease.objects.using(US).update(until="2020-01-01T00:00:00Z")
+
+
+@pytest.mark.rule(8)
+def test_a_crash_that_could_not_be_recorded_is_recorded_by_the_next_drainer() -> None:
+    """The mark is the evidence: it goes with its lease, and not before."""
+    pk = put(obj=7)
+    CellLease.objects.using(US).create(
+        shard_scope=int(Lane.PLAIN),
+        shard_identifier=1,
+        owner="lost",
+        token=5,
+        until="2020-01-01T00:00:00Z",
+        suspect=True,
+        handling=pk,
+    )
+    _execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'disk full'; END $$;"
+        "CREATE TRIGGER refuse BEFORE INSERT ON hybridcloud_cellfailure"
+        " FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    try:
+        with listening(Kind.PLAIN), pytest.raises(DatabaseError, match="disk full"):
+            drain_us()
+    finally:
+        _execute("DROP TRIGGER refuse ON hybridcloud_cellfailure; DROP FUNCTION refuse()")
+    _expire()
+    with listening(Kind.PLAIN) as seen:
+        drain_us()
+    assert ([each.attempts for each in failures()], seen.objects) == ([1], [])
+
+
+@pytest.mark.rule(8)
+@pytest.mark.parametrize("error", [SystemExit, DatabaseError])
+def test_a_last_acknowledgement_that_is_interrupted_is_tried_again(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(obj=7)
+    run, raised = Engine.run, []
+
+    def interrupted(self: Engine, statements: Sequence[str], *args: Any, **more: Any) -> None:
+        if not raised and any("celllease" in each and "DELETE" in each for each in statements):
+            raised.append(1)
+            raise error
+        run(self, statements, *args, **more)
+
+    monkeypatch.setattr(Engine, "run", interrupted)
+    with listening(Kind.PLAIN) as seen:
+        with pytest.raises(error):
+            drain_us()
+        assert ids() == []
+        _expire()
+        drain_us()
+    assert seen.objects == [7]
+
+
+@pytest.mark.rule(5)
+def test_a_switch_that_is_set_between_claim_and_pass_holds_for_the_pass() -> None:
+    put(Kind.OTHER, obj=1)
+    with ExitStack() as stack:
+
+        class Watch(hooks.Hooks):
+            def after_claim(self, shards: Sequence[Any]) -> None:
+                stack.enter_context(override_options({DISABLED_SHARDS: [{"category": "OTHER"}]}))
+
+        with hooks.installed(Watch()), listening(Kind.OTHER) as seen:
+            sweep(rounds=1)
+        assert seen.objects == []
+
+
+@pytest.mark.rule(5)
+@pytest.mark.usefixtures("slow_looks")
+def test_a_switch_that_is_set_during_the_look_behind_holds_for_the_look_ahead() -> None:
+    learn()
+    known().settled = known().passed = put(Kind.ORDERED, 1, obj=11)
+    put(Kind.ORDERED, 2, obj=21)
+    off = {DISABLED_SHARDS: [{"scope": "ORDERED", "identifier": 2}]}
+    with ExitStack() as stack:
+
+        def act(*, object_identifier: int, **_: Any) -> None:
+            if object_identifier == 11:
+                stack.enter_context(override_options(off))
+
+        with listening(Kind.ORDERED, act=act) as seen:
+            known().look_again()
+            sweep(rounds=1)
+        assert seen.objects == [11]
+
+
+@pytest.mark.rule(5)
+def test_a_switch_that_is_set_while_one_cell_is_claimed_holds_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    targets.send("eu", "us")
+    with assume_silo(SiloMode.CONTROL):
+        other = Leases(Engine(ControlOutbox, targets.CONTROL))
+        assert other.claim_known([ShardKey(int(Lane.PLAIN), 1, "eu")])
+    claim_due = Leases.claim_due
+    off = {DISABLED_SHARDS: [{"scope": "PLAIN", "identifier": 1}]}
+    with ExitStack() as stack:
+
+        def claim(self: Leases, **more: Any) -> bool:
+            found = claim_due(self, **more)
+            if more["cell"] == "eu":
+                stack.enter_context(override_options(off))
+            return found
+
+        monkeypatch.setattr(Leases, "claim_due", claim)
+        with targets.listening() as calls:
+            targets.drain(rounds=1)
+        assert calls == []
+
+
+def test_a_dropped_message_leaves_the_dead_letter_of_its_object() -> None:
+    dead = put(obj=3)
+    columns = (
+        "id, shard_scope, shard_identifier, category, object_identifier, payload,"
+        " scheduled_from, scheduled_for, date_added, headers"
+    )
+    retire = f"UPDATE hybridcloud_celloutbox SET category = {int(Kind.GONE)}"
+    _execute(retire)
+    _execute(
+        f"WITH gone AS (DELETE FROM hybridcloud_celloutbox RETURNING {columns})"
+        f" INSERT INTO hybridcloud_cellparked ({columns}, reason)"
+        f" SELECT {columns}, 'dead' FROM gone"
+    )
+    put(obj=3)
+    _execute(retire)
+    drain_us()
+    assert (ids(), parked()) == ([], [dead])
