@@ -160,7 +160,6 @@ class Work:
                 now = monotonic()
             if at < last and (now - began > self._time_slice or now > self._deadline):
                 # Not taken for empty by a drainer that goes ahead.
-                shard.is_whole = False
                 self._leave([shard])
                 return
         if shard.touched:

@@ -25,7 +25,22 @@ from silos import SiloMode, assume_silo
 
 from . import test_targets as targets
 from .ahead import known, learn, sweep
-from .engine import US, Kind, Lane, drain_us, failures, ids, listening, parked, put
+from .engine import (
+    US,
+    Kind,
+    Lane,
+    Worker,
+    drain_us,
+    failures,
+    ids,
+    leases,
+    listening,
+    make_due,
+    message,
+    parked,
+    pass_time,
+    put,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,19 +57,24 @@ def _expire() -> None:
     CellLease.objects.using(US).update(until="2020-01-01T00:00:00Z")
 
 
-@pytest.mark.rule(8)
-def test_a_crash_that_could_not_be_recorded_is_recorded_by_the_next_drainer() -> None:
-    """The mark is the evidence: it goes with its lease, and not before."""
-    pk = put(obj=7)
+def _lost_drainer(scope: Lane, *, handling: int) -> None:
+    """Leave the lease of a drainer that vanished while it handled a message of shard 1."""
     CellLease.objects.using(US).create(
-        shard_scope=int(Lane.PLAIN),
+        shard_scope=int(scope),
         shard_identifier=1,
         owner="lost",
         token=5,
         until="2020-01-01T00:00:00Z",
         suspect=True,
-        handling=pk,
+        handling=handling,
     )
+
+
+@pytest.mark.rule(8)
+def test_a_crash_that_could_not_be_recorded_is_recorded_by_the_next_drainer() -> None:
+    """The mark is the evidence: it goes with its lease, and not before."""
+    pk = put(obj=7)
+    _lost_drainer(Lane.PLAIN, handling=pk)
     _execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE EXCEPTION 'disk full'; END $$;"
@@ -170,3 +190,109 @@ def test_a_dropped_message_leaves_the_dead_letter_of_its_object() -> None:
     _execute(retire)
     drain_us()
     assert (ids(), parked()) == ([], [dead])
+
+
+@pytest.mark.rule(8)
+def test_a_recorded_crash_leaves_no_mark_that_would_count_it_again() -> None:
+    """Between the record and the next handler a drainer may vanish, too."""
+    pk = put(Kind.BY_OBJECT, obj=7)
+    put(Kind.BY_OBJECT, obj=8)
+    _lost_drainer(Lane.BY_OBJECT, handling=pk)
+    marks: list[int | None] = []
+
+    class Watch(hooks.Hooks):
+        def failed(self, fact: hooks.Failed) -> None:
+            marks.append(leases()[0].handling)
+
+    with hooks.installed(Watch()), listening(Kind.BY_OBJECT) as seen:
+        drain_us()
+    assert (marks, seen.objects) == ([None], [8])
+
+
+@pytest.mark.rule(8)
+def test_a_crash_that_becomes_due_behind_the_claim_is_not_tried_among_others() -> None:
+    pk = put(Kind.BY_OBJECT, obj=7)
+    _lost_drainer(Lane.BY_OBJECT, handling=pk)
+    drain_us()
+    put(Kind.BY_OBJECT, obj=8)
+
+    class Watch(hooks.Hooks):
+        def after_claim(self, shards: Sequence[Any]) -> None:
+            make_due()
+
+    suspect: list[tuple[int, bool]] = []
+
+    def act(*, object_identifier: int, **_: Any) -> None:
+        suspect.append((object_identifier, leases()[0].suspect))
+
+    put(Kind.BY_OBJECT, obj=7)
+    with hooks.installed(Watch()), listening(Kind.BY_OBJECT, act=act):
+        drain_us()
+    assert suspect
+    assert all(alone for _, alone in suspect)
+    assert ids() == []
+
+
+@pytest.mark.rule(7)
+def test_a_stalled_worker_records_no_failure_of_its_successors_shard() -> None:
+    pk = put(Kind.BY_OBJECT, obj=1)
+
+    def act(**_: Any) -> None:
+        _execute("UPDATE hybridcloud_celllease SET token = 42, owner = 'successor'")
+        pass_time(10)  # a drainer looks at its lease when a third of it is gone
+        raise LookupError
+
+    told: list[hooks.Failed] = []
+
+    class Watch(hooks.Hooks):
+        def failed(self, fact: hooks.Failed) -> None:
+            told.append(fact)
+
+    with hooks.installed(Watch()), listening(Kind.BY_OBJECT, act=act):
+        drain_us()
+    assert (told, ids(), parked(), failures()) == ([], [pk], [], [])
+
+
+@pytest.mark.rule(5)
+@pytest.mark.usefixtures("slow_looks")
+def test_a_switch_that_is_set_between_claim_and_pass_holds_when_going_ahead() -> None:
+    learn()
+    put(Kind.ORDERED, 1, obj=1)
+    with ExitStack() as stack:
+
+        class Watch(hooks.Hooks):
+            def after_claim(self, shards: Sequence[Any]) -> None:
+                stack.enter_context(override_options({DISABLED_SHARDS: [{"category": "ORDERED"}]}))
+
+        with hooks.installed(Watch()), listening(Kind.ORDERED) as seen:
+            assert known().leads
+            sweep(rounds=1)
+        assert seen.objects == []
+
+
+@pytest.mark.rule(4)
+def test_a_message_that_dies_leaves_no_failure_on_record() -> None:
+    put(Kind.LIMITED_OBJECT, obj=7)
+
+    def act(**_: Any) -> None:
+        raise LookupError
+
+    with listening(Kind.LIMITED_OBJECT, act=act):
+        for _ in range(2):
+            make_due()
+            drain_us()
+    assert (len(parked("dead")), failures()) == (1, [])
+
+
+@pytest.mark.rule(2)
+def test_an_atomic_handler_whose_message_is_gone_leaves_nothing_behind() -> None:
+    put(Kind.ATOMIC, obj=1)
+
+    def act(**_: Any) -> None:
+        message(Kind.PLAIN, obj=99).save(using=US)
+        with Worker(lambda: _execute("DELETE FROM hybridcloud_celloutbox")):
+            pass
+
+    with listening(Kind.ATOMIC, act=act) as seen:
+        drain_us()
+    assert (seen.objects, ids(), parked()) == ([1], [], [])
