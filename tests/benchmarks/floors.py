@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from tests.benchmarks.shapes import Shape
 
 _SHARDS = LIMITS.shards_per_pass
-_MESSAGES = 10_000
-"""Enough to read all messages of a shape at once, because ours looks beyond what it reads."""
+_MESSAGES = LIMITS.messages_per_pass
 _ACK = 100
 _PINS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off"
 _CLAIM = f"""
@@ -75,7 +74,7 @@ class RawLoop:
             begin = time.perf_counter()
             self._drain(connection, signal)
             seconds = time.perf_counter() - begin
-        _check("raw loop", calls[0], shape.calls, OUTBOX)
+        _check("raw loop", calls[0], shape.calls_in_passes_of(_MESSAGES), OUTBOX)
         return shape.count / seconds
 
     def _drain(self, connection: psycopg.Connection[Any], signal: Signal) -> None:

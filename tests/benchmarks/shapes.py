@@ -32,8 +32,13 @@ class Shape:
 
     @property
     def calls(self) -> int:
-        """Handler calls of an engine that coalesces."""
+        """Handler calls of an engine that coalesces all of a shard."""
         return self.shards * self.objects
+
+    def calls_in_passes_of(self, messages: int) -> int:
+        """Handler calls where a shard is read in parts of so many messages."""
+        parts = -(-self.messages // messages)
+        return self.shards * max(self.objects, parts * min(self.objects, messages))
 
     def rows(self) -> Iterator[tuple[int, int]]:
         """Yield (shard, object) in the order of writing, shards interleaved."""

@@ -33,7 +33,7 @@ from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import NO_BOUND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+    from collections.abc import Callable, Mapping, Sequence, Sized
 
     from hybridcloud.outbox.drain.shard import Done
     from hybridcloud.outbox.store.session import Engine
@@ -57,11 +57,7 @@ class Drain(Protocol):
 
 
 class _Pace:
-    """How often a kind of look is taken.
-
-    Args:
-        cells: all target cells that are looked at so; they share the time.
-    """
+    """How often a kind of look is taken; all target cells share the time."""
 
     def __init__(self, cells: Sized) -> None:
         self._cells = cells
@@ -99,12 +95,7 @@ class _Round:
 
 
 class Ahead:
-    """What one thread of a drainer knows of an outbox table.
-
-    In control: of one target cell's part of it.
-
-    Args:
-        cells: all target cells of the table that the thread knows of.
+    """What one thread of a drainer knows of a table, or a cell's part of it.
 
     Attributes:
         limits: when looks are slow, and how often each kind is taken.
@@ -143,6 +134,7 @@ class Ahead:
             _rewrite_leases(engine, self.limits.lease_bytes)
         self._begun, self._round = self.settled, None
         self._claiming = 0.0
+        # Each shard is read from its head now: what was believed of it is learned anew.
         self.emptied.clear()
 
     def claimed(self, seconds: float, shards: int) -> None:
@@ -153,17 +145,15 @@ class Ahead:
         self._slow_claims = self._slow_claims + 1 if excess > 0 else 0
 
     def drained(self, engine: Engine, done: Done, settled: int) -> None:
-        """Learn from a pass.
-
-        Args:
-            engine: the outbox table.
-            done: what the pass has done.
-            settled: what was settled before it read.
-        """
+        """Learn from a pass; ``settled`` is what was settled before it read."""
         if self._begun is not None:
             # Of the look at everything: what it left was not passed.
             self._begun = min([self._begun, *(first - 1 for first in done.left.values())])
-        self._empty(done.emptied, settled)
+        if self._is_slow and settled:
+            # Bounded: a shard that is forgotten is read from its head again.
+            if len(self.emptied) > _MOST_KNOWN:
+                self.emptied.clear()
+            self.emptied.update(dict.fromkeys(done.emptied, settled))
         self._settle(engine, done.newest_read)
 
     def ended(self) -> None:
@@ -188,8 +178,7 @@ class Ahead:
     ) -> tuple[int, bool]:
         """Drain what was passed, if it is time, and what is next.
 
-        Returns:
-            How many messages moved, and whether there is more.
+        Returns how many messages moved, and whether there is more.
         """
 
         def drain_shards_of(rows: Rows, look: str, known: Mapping[ShardKey, int]) -> _Turn:
@@ -204,11 +193,13 @@ class Ahead:
                     moved += done.moved
                     left.update(done.left)
                     robin.ended_at(cell, cursor_at(done.ended_at or keys[-1]))
+                    # Cut by the clock: the next call goes on behind the shard that was last.
                     if done.ended_at is not None:
                         return moved, None
             robin.ended_at(cell, None)
             return moved, left
 
+        # First what was passed: it has waited longest.
         behind = 0
         if rows := self.behind(engine, cell):
             behind, _ = drain_shards_of(rows, "behind", NOTHING_KNOWN)
@@ -236,6 +227,7 @@ class Ahead:
         if this is None:
             return False
         this.left.update(left)
+        # Never back: each look behind reads up to it.
         self.passed = max(self.passed, this.passed)
         if this.to < NO_BOUND:
             this.at = this.to
@@ -267,30 +259,13 @@ class Ahead:
         """Look behind as soon as may be: something came back with an old id."""
         self._behind.due = float("-inf")
 
-    def _empty(self, keys: Iterable[ShardKey], settled: int) -> None:
-        """Remember shards of which everything was read, handled and deleted.
-
-        Args:
-            keys: the shards; nothing of theirs was parked, before or by this.
-            settled: what was settled before they were read.
-        """
-        if not (self._is_slow and settled):
-            return
-        if len(self.emptied) > _MOST_KNOWN:
-            self.emptied.clear()
-        self.emptied.update(dict.fromkeys(keys, settled))
-
     def _settle(self, engine: Engine, newest: int) -> None:
-        """Move on what is settled, towards the newest id that was read.
-
-        Args:
-            engine: the outbox table.
-            newest: an id that was seen committed, before this call.
-        """
+        """Move on what is settled, towards the newest id that was seen committed."""
         now = monotonic()
         if not self._is_slow or now - self._settled_at < self.limits.settle_every_s:
             return
         self._settled_at = now
+        # Taken before it is asked: it opens once all writers of that moment have ended.
         if self._fence is None and newest > self.settled:
             self._candidate = newest
             self._fence = Fence.take(engine.connection, engine.outbox._meta.db_table)
@@ -300,6 +275,7 @@ class Ahead:
 
 def _rewrite_leases(engine: Engine, least: int) -> None:
     """Free the lease table of its dead rows, if many, and if it is idle."""
+    # In a transaction the lock of the table would last until its end.
     if engine.connection.in_atomic_block or engine.query("lease_bytes", {})[0][0] < least:
         return
     try:

@@ -91,8 +91,10 @@ def group_messages(messages: Sequence[Message], *, coalesce: bool) -> Groups:
     """
     if not coalesce:
         return messages, _NONE
+    # Most shards have one message of each object, and need no groups.
     if len(set(map(_object_of, messages))) == len(messages):
         return messages, _NONE
+    # A dict keeps the order of its first keys: that of each group's oldest message (decision 5).
     same: dict[tuple[int, int], list[Message]] = {}
     for message in messages:
         same.setdefault(_object_of(message), []).append(message)
@@ -102,18 +104,3 @@ def group_messages(messages: Sequence[Message], *, coalesce: bool) -> Groups:
         if len(each) > 1
     }
     return [each[-1] for each in same.values()], larger
-
-
-def with_newer(
-    groups: Groups, newer: Mapping[tuple[int, int], tuple[Message, list[int]]]
-) -> Groups:
-    """Return groups with what supersedes them, by category and object."""
-    newest, larger = list(groups[0]), dict(groups[1])
-    for at, message in enumerate(newest):
-        found = newer.get(_object_of(message))
-        if found is not None:
-            group = larger.pop(message.id, None) or Group.of(message)
-            latest, ids = found
-            newest[at] = latest
-            larger[latest.id] = Group(latest, group.ids + sorted(ids), group.age)
-    return newest, larger

@@ -36,6 +36,7 @@ def cursor_at(key: ShardKey) -> Cursor:
 
 def targets(engine: Engine, switches: Switches) -> list[str | None]:
     """Return the target cells that may be served; None: a cell's own table."""
+    # Nothing is scanned at all while everything is switched off.
     if switches.everything:
         return []
     if engine.outbox.silo_mode is not SiloMode.CONTROL:
@@ -72,12 +73,7 @@ def split(due: Sequence[ShardKey], parts: int) -> list[tuple[Cursor, int]]:
 
 
 def due_params(
-    switches: Switches,
-    *,
-    after: Cursor,
-    most: int,
-    cell: str | None,
-    heed_backoff: bool = True,
+    switches: Switches, *, after: Cursor, most: int, cell: str | None, heed_backoff: bool = True
 ) -> dict[str, Any]:
     """Return the parameters of the due-shards scan."""
     off = switches.shards_of(cell)
@@ -102,6 +98,7 @@ class RoundRobin:
 
     def cells(self, cells: Sequence[str | None]) -> list[str | None]:
         """Return target cells, first those that the last drain did not reach."""
+        # From the front where the cell of the last drain has nothing more.
         at = cells.index(self._cell) + 1 if self._cell in cells else 0
         return [*cells[at:], *cells[:at]]
 
@@ -120,6 +117,7 @@ class RoundRobin:
         ordered = sorted(keys)
         last = self.last_shard(cell)
         at = bisect_right(ordered, last, key=cursor_at) if last else 0
+        # Those before it come after: each has its time slice before one has a second.
         for part in (ordered[at:], ordered[:at]):
             yield from batched(part, most)
 

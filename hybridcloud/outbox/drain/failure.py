@@ -13,6 +13,8 @@ from hybridcloud.outbox.drain.call import error_text
 from hybridcloud.outbox.store.state import Level, Reason, backoff_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hybridcloud.outbox.drain.coalesce import Message
     from hybridcloud.outbox.drain.shard import Shard
     from hybridcloud.outbox.store.session import Engine
@@ -23,6 +25,18 @@ _LEVELS: Final = {
     OnFailure.BLOCK_CATEGORY: Level.CATEGORY,
     OnFailure.BLOCK_OBJECT: Level.OBJECT,
 }
+
+
+def park_params(
+    messages: Sequence[Message],
+    reason: Reason,
+    *,
+    delay: float | None = None,
+    error: str | None = None,
+) -> dict[str, Any]:
+    """Return the parameters of the statement that parks messages."""
+    ids = [message.id for message in messages]
+    return {"park_ids": ids, "reason": reason, "delay": delay, "park_error": error}
 
 
 class WorkerLostError(Exception):
@@ -63,17 +77,10 @@ def setback(
 ) -> Setback:
     """Return what a failure changes, by the scope's policy.
 
-    Nothing is written yet.
-
-    Args:
-        engine: the outbox table.
-        shard: the message's shard.
-        message: what was tried.
-        error: what its handler raised, or that its worker was lost.
-        token: of the lease, which fences what is written.
-        dead: whether it is not to be tried again, whatever the policy says.
+    Nothing is written yet. The lease's ``token`` fences it. ``dead``: it is not to be tried again.
     """
     policy = shard.policy
+    # Messages of a coalescing object share their attempts; else each has its own (rule 4).
     attempts = shard.failures.attempts(message, coalesce=policy.coalesce) + 1
     level = _LEVELS[policy.on_failure]
     # At the attempt itself, so that a last failure never waits for a next try.
@@ -93,31 +100,25 @@ def setback(
             "attempts": attempts,
             "crashed": isinstance(error, WorkerLostError),
             "delay_s": backoff_s(attempts),
+            # Bounded, and with no NUL, which the type text does not store.
             "error": f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
             "traceback": error_text(error),
         }
+    # What waits alone leaves the outbox: else each pass would read it again.
     if is_dead or level != Level.SHARD:
         statements.append(engine.sql("park"))
-        params |= {
-            "park_ids": [message.id],
-            "reason": Reason.DEAD if is_dead else Reason.HELD,
-            "delay": None,
-            "park_error": error_text(error) if is_dead else None,
-        }
+        reason, why = (Reason.DEAD, error_text(error)) if is_dead else (Reason.HELD, None)
+        params |= park_params([message], reason, error=why)
     return Setback(level, attempts, is_dead, statements, params)
 
 
 def tell_failed(
-    engine: Engine,
-    shard: Shard,
-    message: Message,
-    error: BaseException,
-    *,
-    attempts: int,
-    dead: bool,
-    sync: bool,
+    engine: Engine, shard: Shard, message: Message, error: BaseException, **how: Any
 ) -> None:
-    """Tell listeners of a failure that was recorded."""
+    """Tell listeners of a failure that was recorded.
+
+    ``how`` has ``attempts``, ``dead`` and ``synchronous``.
+    """
     fact = hooks.Failed(
         outbox=engine.tables.label,
         shard=shard.key.columns(),
@@ -125,11 +126,9 @@ def tell_failed(
         category=message.category,
         object_identifier=message.object_identifier,
         message_id=message.id,
-        attempts=attempts,
         crashed=isinstance(error, WorkerLostError),
-        dead=dead,
         error=error,
-        synchronous=sync,
+        **how,
     )
     hooks.tell(hooks.active.failed, fact)
 
@@ -163,6 +162,7 @@ def _describe(shard: Shard, message: Message) -> str:
 
 def _as_instance(engine: Engine, shard: Shard, message: Message) -> OutboxTable:
     """Return a message as an instance of its outbox model, for its columns."""
+    # For an exception to carry; never saved: the message may be gone by then.
     added, due = message.dates()
     made = engine.outbox(
         category=message.category,

@@ -64,14 +64,7 @@ _NOTHING: Final[frozenset[int]] = frozenset()
 
 
 class Route(NamedTuple):
-    """Where the messages of a category go.
-
-    Attributes:
-        category: the category; None: the running code does not know it.
-        name: its name.
-        is_retired: nothing handles it any more.
-        is_open: it is known, in use, and has a receiver.
-    """
+    """Where a category's messages go; open: it is in use and has a receiver."""
 
     category: OutboxCategory | None
     name: str
@@ -109,14 +102,7 @@ def is_shard_stopped(switches: Switches, key: ShardKey) -> bool:
 
 
 class Gate:
-    """Answers for the messages of one pass.
-
-    Args:
-        engine: the outbox table.
-        switches: the kill switches in force when the pass began.
-        heed_backoff: leave alone what waits for its next try.
-        alone: whether the pass drains a single suspect shard.
-    """
+    """Answers for the messages of one pass; ``alone``: of one suspect shard."""
 
     def __init__(
         self, engine: Engine, switches: Switches, *, heed_backoff: bool, alone: bool
@@ -138,6 +124,7 @@ class Gate:
         if may_crash and not self._alone:
             # A group that crashed its worker is tried alone, by another claim (rule 8).
             return False
+        # Once a shard, so that a message costs one look into a set.
         if self._switches.categories:
             self._stopped = self._switches.stopped_categories(key)
         return True
@@ -152,6 +139,7 @@ class Gate:
     def answer(self, shard: Shard, message: Message) -> Answer:
         """Say whether a message of the shard that was opened last may run now."""
         route = self.routes.get(message.category) or self.route(message.category)
+        # Most messages: nothing below costs them anything.
         if route.is_open and not (shard.touched or self._stopped or message.headers):
             return RUN
         # Before what is not open: a retired category has no receiver either, but is not parked.
@@ -176,6 +164,7 @@ def _too_deep(message: Message, name: str) -> OutboxRecursionLimitError | None:
     """Return the error if a message's causal chain is too long (rule 9)."""
     if message.headers is None:
         return None
+    # Its headers carry the chain through all silos, so that a loop between two is found as well.
     chain = causation.from_headers(json.loads(message.headers))
     limit = settings().causation_limit
     if chain.depth < limit:

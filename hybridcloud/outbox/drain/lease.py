@@ -12,6 +12,7 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DatabaseError, InterfaceError, connections
@@ -77,12 +78,8 @@ class Leases:
     def _params(self, **more: Any) -> dict[str, Any]:
         # Read before the statement runs, so that a lease never seems longer than it is.
         self.renewed_at = time.monotonic()
-        return {
-            "owner": owner_name(),
-            "token": self.token,
-            "lease": self._conf.lease,
-            **more,
-        }
+        lease = self._conf.lease
+        return {"owner": owner_name(), "token": self.token, "lease": lease, **more}
 
     def _took(self, rows: Sequence[tuple[Any, ...]], *, suspect: bool) -> bool:
         width = len(self.engine.tables.sharding_columns)
@@ -135,10 +132,12 @@ class Leases:
         heed_backoff: bool = True,
     ) -> bool:
         """Claim one shard that must be drained alone (rule 8)."""
+        is_control = self.engine.outbox.silo_mode is SiloMode.CONTROL
+        cells = [cell.name for cell in all_cells()] if is_control else [None]
         params = self._params(
             heed=heed_backoff,
             only=None if only is None else [str(key) for key in only],
-            off=[str(key) for key in switches.named_shards(self._target_cells())],
+            off=[str(key) for key in switches.named_shards(cells)],
             off_scopes=list(switches.scopes),
             off_cells=list(switches.cells),
         )
@@ -148,20 +147,11 @@ class Leases:
                 return True
         return False
 
-    def _target_cells(self) -> list[str | None]:
-        if self.engine.outbox.silo_mode is not SiloMode.CONTROL:
-            return [None]
-        return [cell.name for cell in all_cells()]
-
     def owns(self, key: ShardKey, now: float | None = None) -> bool:
         """Say whether the shard is still this drainer's; renew if it is time.
 
-        Called before each handler: a worker that was stalled past its lease handles nothing more
-        of a shard that another drainer has taken (rule 7).
-
-        Args:
-            key: the shard.
-            now: the monotonic clock, where the caller has just read it.
+        Asked before each handler: a worker that was stalled past its lease handles nothing more of
+        a shard that another drainer has taken (rule 7).
         """
         if (time.monotonic() if now is None else now) - self.renewed_at > self.renew_after:
             self.renew()
@@ -174,10 +164,7 @@ class Leases:
         self.found({ShardKey(*row[1:]) for row in rows}, started)
 
     def found(self, keys: set[ShardKey], at: float) -> None:
-        """Note the leases that a renewal found; the others are lost.
-
-        ``at`` is when the renewal began, by the monotonic clock.
-        """
+        """Note the leases that a renewal begun ``at`` found; others are lost."""
         lost = [key for key in self.keys if key not in keys and key not in self.lost]
         self.lost.update(lost)
         self.renewed_at = at
@@ -209,16 +196,22 @@ class Leases:
         if statements:
             self.engine.run(statements, params, relaxed=True)
 
-    def watched(self) -> _Watch:
-        """Return a block in which the keeper renews these leases."""
-        return _Watch(self)
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Let the keeper renew these leases during a block."""
+        # Inside a test case they are in its transaction, which no other connection sees.
+        if self.engine.in_testcase:
+            yield
+            return
+        keeper().add(self)
+        try:
+            yield
+        finally:
+            keeper().discard(self)
 
 
 def claim_if_due(outbox: type[OutboxTable], key: ShardKey, *, alias: str) -> Leases | None:
-    """Claim a shard's lease; None if it isn't due or is taken.
-
-    Where the lease is not drained with, it lapses by itself.
-    """
+    """Claim a shard's lease; None if it isn't due or is taken."""
     leases = Leases(Engine(outbox, alias))
     if kill_switches.current().stops(key) or not leases.claim_known([key]):
         return None
@@ -226,12 +219,8 @@ def claim_if_due(outbox: type[OutboxTable], key: ShardKey, *, alias: str) -> Lea
 
 
 def pauses(engine: Engine, deadline: float) -> Iterator[None]:
-    """Yield at once and then after growing pauses, until the deadline.
-
-    Args:
-        engine: the outbox table; inside a test case there is no waiting.
-        deadline: by the monotonic clock; no pause ends behind it.
-    """
+    """Yield at once and after growing pauses, until a deadline (monotonic)."""
+    # Inside a test case nobody else can end what is waited for.
     pause = _FIRST_PAUSE
     while True:
         yield
@@ -241,22 +230,6 @@ def pauses(engine: Engine, deadline: float) -> Iterator[None]:
             seam()
         time.sleep(pause)
         pause = min(pause * _GROWTH, _LONGEST_PAUSE)
-
-
-class _Watch:
-    """The time during which a pass is known to the keeper."""
-
-    def __init__(self, leases: Leases) -> None:
-        self._leases = leases
-        self._on = not leases.engine.in_testcase
-
-    def __enter__(self) -> None:
-        if self._on:
-            keeper().add(self._leases)
-
-    def __exit__(self, *_: object) -> None:
-        if self._on:
-            keeper().discard(self._leases)
 
 
 class Keeper:

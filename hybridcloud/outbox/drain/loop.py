@@ -84,7 +84,6 @@ class Drainer:
         """
         self.engine.refuse_transaction("a drain")
         limits = self.limits
-        # By the monotonic clock: it bounds this process's work, not what is due.
         self._deadline = monotonic() + (limits.budget_s if budget is None else budget)
         self._time_slice, self._known_switches = limits.time_slice_s, None
         most = most or limits.shards_per_pass
@@ -106,6 +105,7 @@ class Drainer:
                 total += moved
                 progress = progress or goes_on
                 if self._is_over():
+                    # The next sweep begins with the next cell: a slow one takes no second turn.
                     robin.ended_in(cell)
                     break
             # Later than what is due, which has a writer who may wait, but though the time is over:
@@ -127,6 +127,7 @@ class Drainer:
         self._deadline = self._time_slice = inf
         self._known_switches = None
         most = self.limits.shards_per_pass
+        # First: a shard whose drainer was lost is not due, and would be left out.
         total = self._take_over()
         for cell in targets(self.engine, self._switches()):
             cursor: Cursor | None = FIRST
@@ -140,10 +141,7 @@ class Drainer:
     def _go_round(
         self, ahead: Ahead, cell: str | None, cursor: Cursor, most: int
     ) -> tuple[int, Cursor]:
-        """Drain the next due shards behind a place.
-
-        Returns how many messages moved, and the next place.
-        """
+        """Drain the due shards behind a place; return what moved, and the next."""
         if cursor == FIRST:
             ahead.begin(self.engine)
         begun = monotonic()
@@ -176,14 +174,9 @@ class Drainer:
         )
 
     def _claim(self, cell: str | None, cursor: Cursor, most: int) -> Leases:
-        leases = Leases(self.engine)
-        leases.claim_due(
-            after=cursor,
-            most=most,
-            switches=self._switches(),
-            cell=cell,
-            heed_backoff=self._heed_backoff,
-        )
+        leases, heed = Leases(self.engine), self._heed_backoff
+        switches = self._switches()
+        leases.claim_due(after=cursor, most=most, switches=switches, cell=cell, heed_backoff=heed)
         return leases
 
     def _work(
@@ -215,10 +208,7 @@ class Drainer:
         return done
 
     def _take_over(self) -> int:
-        """Drain the shards of lost drainers, each alone.
-
-        At least one, unless a stop is asked for.
-        """
+        """Drain the shards of lost drainers, each alone; one even if time is up."""
         return sum(self._work(leases).moved for leases in self._suspects())
 
     def _suspects(self) -> Iterator[Leases]:
@@ -238,9 +228,9 @@ class Drainer:
 
     def _brought_back(self) -> bool:
         """Bring back what was parked and is due; say whether anything was."""
-        if not self.engine.query("any_parked", {}):
-            return False
-        if not bring_back(self.engine, self._switches()):
+        # Asked first, since most tables have nothing parked and the question is one probe.
+        parked = self.engine.query("any_parked", {})
+        if not parked or not bring_back(self.engine, self._switches()):
             return False
         for cell in targets(self.engine, self._switches()):
             ahead_of(self.engine, cell, self.limits).look_again()

@@ -31,25 +31,14 @@ class Freed(NamedTuple):
 
 
 def bring_back(
-    engine: Engine,
-    switches: Switches,
-    *,
-    heed_backoff: bool = True,
-    include_delayed: bool = False,
+    engine: Engine, switches: Switches, *, heed_backoff: bool = True, include_delayed: bool = False
 ) -> int:
     """Move parked messages that may run again back to the outbox.
 
-    At most 1,000 of each kind (delayed, unknown, held), oldest first.
-
-    Args:
-        engine: the outbox table.
-        switches: the kill switches in force; what they name stays.
-        heed_backoff: leave what waits for its next try.
-        include_delayed: also what is delayed and not due.
-
-    Returns:
-        How many messages were moved.
+    At most 1,000 of each kind (delayed, unknown, held), oldest first. What a switch names stays,
+    and what is delayed and not due unless ``include_delayed``.
     """
+    # By the code that runs: another release of it may know other categories, and moves those.
     switched, params = _switched(engine, switches)
     params |= {
         "delayed_too": include_delayed,

@@ -7,7 +7,6 @@ from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from hybridcloud.outbox.drain.coalesce import Message
 from hybridcloud.outbox.drain.limits import LIMITS, Limits
 from hybridcloud.outbox.drain.shard import FailureRow, Failures, Shard, shards_of
 from hybridcloud.outbox.store.session import NO_BOUND, Engine, Rows, int_array
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 NOTHING_KNOWN: Final[Mapping[ShardKey, int]] = MappingProxyType({})
 """Of no shard is it known up to which id nothing is left."""
-_REPEATED: Final = 4
-"""Messages of each object, on average, from which it is worth a look behind what was read."""
-_MOST_SUPERSEDING: Final = 50_000
 
 
 class Reader(Protocol):
@@ -51,12 +47,7 @@ def read_shards(
 ) -> list[Shard]:
     """Read the messages of claimed shards, and what is on record of them.
 
-    Args:
-        engine: the statements of the outbox table.
-        keys: the shards.
-        read: how.
-        known: shards with the id up to which nothing of them is left.
-        rows: what was read so already; None: nothing.
+    ``known`` has the ids up to which nothing of a shard is left, ``rows`` what was read so already.
     """
     name, params = read(keys)
     if rows is None:
@@ -73,8 +64,6 @@ def read_shards(
     if name == "fetch":
         for shard in shards:
             shard.is_whole = len(shard.messages) < params["most"]
-            if not shard.is_whole:
-                _look_further(engine, shard, params)
     return shards
 
 
@@ -102,6 +91,7 @@ def _read_flagged(engine: Engine, keys: Sequence[ShardKey], read: Reader) -> lis
         parked = snapshot.query("parked_of_groups", groups)
         own_keys = engine.keys([shard.key for shard in shards])
         failures = snapshot.query("failures_of_shards", own_keys)
+    # Sorted, since groupby joins neighbours only.
     for position, rows_of_shard in groupby(sorted(parked), key=itemgetter(0)):
         found: dict[tuple[int, int], list[tuple[int, str]]] = {}
         for _, message_id, category, object_identifier, reason in rows_of_shard:
@@ -110,29 +100,3 @@ def _read_flagged(engine: Engine, keys: Sequence[ShardKey], read: Reader) -> lis
     for position, rows_of_shard in groupby(sorted(failures), key=itemgetter(0)):
         shards[position - 1].failures = Failures([FailureRow(*row[1:]) for row in rows_of_shard])
     return shards
-
-
-def _look_further(engine: Engine, shard: Shard, read: Mapping[str, Any]) -> None:
-    """Find what supersedes a shard's messages behind the last one read.
-
-    Where a deep shard is about a few objects again and again, most of what lies behind supersedes
-    what was read: of that only the ids are read, and of each object the newest message. Else each
-    pass would call each object once.
-    """
-    if shard.touched or not shard.policy.coalesce:
-        return
-    objects = {(message.category, message.object_identifier) for message in shard.messages}
-    if len(objects) * _REPEATED > len(shard.messages):
-        return
-    params = {
-        **engine.keys([shard.key]),
-        "after": max(message.id for message in shard.messages),
-        "bound": read["bound"],
-        "most": _MOST_SUPERSEDING,
-        "categories": int_array(category for category, _ in objects),
-        "objects": int_array(each for _, each in objects),
-    }
-    newer = [(Message(*row[:-1]), row[-1]) for row in engine.query("fetch_superseding", params)]
-    # Something was parked meanwhile, and might be older than what is here: the next pass asks.
-    if newer and not newer[0][0].flagged:
-        shard.newer = {(m.category, m.object_identifier): (m, ids) for m, ids in newer}

@@ -14,6 +14,7 @@ from django.db import transaction
 
 from hybridcloud import hooks
 from hybridcloud.outbox.drain.call import error_text
+from hybridcloud.outbox.drain.failure import park_params
 from hybridcloud.outbox.store.session import int_array
 from hybridcloud.outbox.store.state import Reason
 
@@ -110,12 +111,7 @@ class Settlement:
         self._parks.setdefault((reason, delay, error or None), []).append(message)
 
     def is_full(self, most: int, now: float) -> bool:
-        """Say whether it is time to acknowledge what is gathered.
-
-        Args:
-            most: messages that are acknowledged together at most.
-            now: the monotonic clock.
-        """
+        """Say whether to acknowledge: at ``most`` messages, or by the clock."""
         # In a suspect shard after each message, so that the mark names what runs (rule 8).
         return len(self._ids) >= most or now > self._due or self._leases.marked is not None
 
@@ -168,12 +164,7 @@ class Settlement:
 
     def move_to_dead_letters(self, message: Message) -> bool:
         """Dead-letter an at-most-once message first; False: it was gone."""
-        params = {
-            "park_ids": [message.id],
-            "reason": Reason.DEAD,
-            "delay": None,
-            "park_error": NOT_FINISHED,
-        }
+        params = park_params([message], Reason.DEAD, error=NOT_FINISHED)
         return bool(self._engine.query("park", params))
 
     def leave_dead_letters(self, group: Group) -> None:
@@ -232,12 +223,7 @@ class Settlement:
     def _move_parked(self) -> None:
         # Durably, unlike acknowledgements: a parked row that is lost is a lost message (rule 2).
         for (reason, delay, error), messages in self._parks.items():
-            params = {
-                "park_ids": [message.id for message in messages],
-                "reason": reason,
-                "delay": delay,
-                "park_error": error,
-            }
+            params = park_params(messages, reason, delay=delay, error=error)
             self._engine.run([self._engine.sql("park")], params)
             self.moved += len(messages)
             counts = Counter(message.category for message in messages)

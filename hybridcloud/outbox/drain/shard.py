@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hybridcloud.outbox.declare.scope import Policy, find_scope
-from hybridcloud.outbox.drain.coalesce import Group, Groups, Message, group_messages, with_newer
+from hybridcloud.outbox.drain.coalesce import Group, Groups, Message, group_messages
 from hybridcloud.outbox.store.state import Level, Reason
 
 if TYPE_CHECKING:
@@ -96,8 +96,6 @@ class Shard:
     Attributes:
         touched: whether anything is parked, failed or held in it, so that each
             group must be looked at; else all of it may run.
-        newer: what supersedes messages that were read, by category and object:
-            the newest message and all ids.
         is_whole: whether all its messages were read, and none was left or parked.
     """
 
@@ -105,7 +103,6 @@ class Shard:
     is_whole = False
     parked: Mapping[tuple[int, int], list[tuple[int, str]]] = MappingProxyType({})
     held: AbstractSet[tuple[int, int]] = frozenset()
-    newer: Mapping[tuple[int, int], tuple[Message, list[int]]] = MappingProxyType({})
 
     def __init__(self, key: ShardKey, messages: list[Message], policy: Policy) -> None:
         self.key = key
@@ -119,11 +116,10 @@ class Shard:
         return Failures()
 
     def groups(self) -> Groups:
-        """Return the messages in groups, with what supersedes them."""
+        """Return the messages in groups."""
         if len(self.messages) == 1:
             return self.messages, _NO_GROUPS
-        groups = group_messages(self.messages, coalesce=self.policy.coalesce)
-        return with_newer(groups, self.newer) if self.newer else groups
+        return group_messages(self.messages, coalesce=self.policy.coalesce)
 
     def hold(self, message: Message) -> None:
         """Let what follows of the message's object wait, from now on in this pass."""
@@ -135,17 +131,16 @@ class Shard:
         if not (self.policy.coalesce and self.parked):
             return group.ids
         own = (group.newest.category, group.newest.object_identifier)
+        # A newer one stays parked: this message does not supersede it.
         older = [each for each, _ in self.parked.get(own, ()) if each < group.newest.id]
         return older + group.ids
 
     def is_behind(self, message: Message) -> bool:
-        """Say whether a lower id of the message's key may not run yet.
-
-        Never in scopes that coalesce.
-        """
+        """Say whether a lower id of its key may not run yet; never if coalescing."""
         if self.policy.coalesce:
             return False
         known = self.parked.get((message.category, message.object_identifier), ())
+        # Nothing waits for a dead letter, nor for a category that this code does not know.
         waiting = {Reason.DELAYED, Reason.HELD}
         return any(each < message.id and reason in waiting for each, reason in known)
 
@@ -156,7 +151,7 @@ class Done:
 
     Attributes:
         moved: messages that left the outbox, or were tried and failed.
-        emptied: shards of which everything was read, handled and deleted.
+        emptied: shards of which everything was read, handled and deleted; nothing was parked.
         left: shards that had no time slice or have more, with the lowest id that may be left.
         newest_read: the newest id that it read; 0: none.
         ended_at: the last shard that had its time slice, where not all had; None: all, or none.
@@ -178,6 +173,7 @@ def shards_of(keys: Sequence[ShardKey], rows: Sequence[Any]) -> list[Shard]:
     # By the number of the shard and the id, which come first in a message.
     for position, messages in groupby(map(Message._make, sorted(rows)), key=attrgetter("n")):
         key = keys[position - 1]
+        # Keys come in order: each scope is looked up once.
         if key.scope != scope:
             scope = key.scope
             policy = policy_of(find_scope(scope))

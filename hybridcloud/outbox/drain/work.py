@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybridcloud import hooks
 from hybridcloud.outbox.declare.scope import Delivery
@@ -40,10 +40,8 @@ class Work:
     """Drains what its leases hold, once.
 
     Args:
-        engine: the statements of the outbox table.
         leases: the claimed shards.
         switches: the kill switches in force.
-        limits: how much at once, and for how long.
         read: how messages are read.
         synchronous: whether a writer's own flush does it; for metrics.
         raise_failures: raise the first failure, after it was recorded.
@@ -182,10 +180,9 @@ class Work:
     def _settle_crash(
         self, shard: Shard, newest: Sequence[Message], larger: Mapping[int, Group]
     ) -> Sequence[Message] | None:
-        """Count what was running when the last drainer vanished (rule 8).
+        """Count what ran when the last drainer vanished; return the rest (rule 8).
 
-        Returns:
-            The messages that are left to hand out; None: the shard does not go on.
+        None: the shard does not go on.
         """
         running, self._leases.handling = self._leases.handling, None
         for message in newest:
@@ -235,10 +232,7 @@ class Work:
         return True
 
     def _once(self, shard: Shard, group: Group, call: Callable[[], None]) -> bool:
-        """Call an at-most-once handler: dead-lettered first, deleted after.
-
-        A failure or a crash leaves a dead letter, and nothing runs twice.
-        """
+        """Call an at-most-once handler: dead-lettered first, deleted after."""
         settle, message = self._settle, group.newest
         shard.is_whole = False
         # Committed before the handler runs, so that a crash cannot run it twice.
@@ -264,6 +258,7 @@ class Work:
         settle, leases, key, message = self._settle, self._leases, shard.key, group.newest
         if isinstance(error, RetryLater):
             delay = error.delay.total_seconds()
+            # No attempt is counted. Written at once, since the delay counts from the statement.
             self._park(shard, group, Reason.DELAYED, delay=delay, error=error.reason)
             settle.flush()
             return True
@@ -291,26 +286,16 @@ class Work:
         self._tell(shard, message, error, attempts=found.attempts, dead=found.is_dead)
         return not found.stops_shard
 
-    def _tell(
-        self, shard: Shard, message: Message, error: Exception, *, attempts: int, dead: bool
-    ) -> None:
-        sync = self._synchronous
-        tell_failed(self._engine, shard, message, error, attempts=attempts, dead=dead, sync=sync)
+    def _tell(self, shard: Shard, message: Message, error: Exception, **how: Any) -> None:
+        how["synchronous"] = self._synchronous
+        tell_failed(self._engine, shard, message, error, **how)
         if self._raise_failures:
             raise flush_error(self._engine, shard, message, error) from error
 
-    def _park(
-        self,
-        shard: Shard,
-        group: Group,
-        reason: Reason,
-        *,
-        delay: float | None = None,
-        error: str = "",
-    ) -> None:
+    def _park(self, shard: Shard, group: Group, reason: Reason, **why: Any) -> None:
         """Park a group's message; older ones of a coalescing group go for good."""
         shard.is_whole = False
-        self._settle.park(group.newest, reason, delay=delay, error=error)
+        self._settle.park(group.newest, reason, **why)
         self._supersede(group, self._capture(shard, group))
         # In order: later ids of the key wait for the parked one.
         if not shard.policy.coalesce:
@@ -332,6 +317,7 @@ class Work:
         """Forget the failures that a message ends, and free what waited for it."""
         settled = shard.failures.settled_by(message, coalesce=shard.policy.coalesce)
         self._settle.forget(settled)
+        # Behind a failure of the whole shard nothing was parked: there is nothing to free.
         self._done.freed += [
             Freed(shard.key, row.level, message.category, message.object_identifier)
             for row in settled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridcloud.outbox.drain.coalesce import Group, Message, group_messages, with_newer
+from hybridcloud.outbox.drain.coalesce import Group, Message, group_messages
 
 NOW = "2026-01-01 00:00:00+00"
 
@@ -70,10 +70,3 @@ def test_messages_of_scopes_that_do_not_coalesce_stay_single() -> None:
 def test_the_age_of_a_group_is_that_of_its_oldest_message() -> None:
     (only,) = group([make(3, 0, 0), make(7, 0, 0)], coalesce=True)
     assert only.age == -3.0
-
-
-def test_what_is_newer_takes_the_place_of_what_it_supersedes() -> None:
-    groups = group_messages([make(1, 0, 0), make(2, 0, 1), make(3, 0, 0)], coalesce=True)
-    newest, larger = with_newer(groups, {(0, 0): (make(9, 0, 0), [9, 7])})
-    assert [each.id for each in newest] == [9, 2]
-    assert larger == {9: Group(make(9, 0, 0), [1, 3, 7, 9], -1.0)}

@@ -98,7 +98,6 @@ def test_the_scan_reads_index_tuples_by_shards_and_not_by_messages() -> None:
         "fetch",
         "fetch_own",
         "fetch_own_one",
-        "fetch_superseding",
         "failures_of_shards",
         "own_left",
     ],

@@ -43,25 +43,6 @@ SELECT 1::bigint AS n, {o_message},
    AND (o.category, o.object_identifier) = ((%(categories)s::integer[])[1], (%(objects)s::bigint[])[1])
  ORDER BY o.id LIMIT %(most)s
 
--- name: fetch_superseding
--- Behind what was read of a deep shard: of each object that was read the ids, and its newest message.
-WITH m AS MATERIALIZED (
-    SELECT o.id, o.category, o.object_identifier FROM unnest({arrays}) k({key})
-     CROSS JOIN LATERAL (SELECT * FROM {outbox} o
-                          WHERE {o_in_shard} AND o.id > %(after)s AND o.id <= %(bound)s
-                          ORDER BY {o_key}, o.id LIMIT %(most)s) o
-), g AS (
-    SELECT max(id) AS newest, array_agg(id) AS ids FROM m
-     WHERE (category, object_identifier) IN
-           (SELECT * FROM unnest(%(categories)s::integer[], %(objects)s::bigint[]))
-     GROUP BY category, object_identifier
-)
-SELECT 1::bigint, {o_message},
-       EXISTS (SELECT 1 FROM {parked} p JOIN unnest({arrays}) k({key}) ON ({p_key}) = ({k_key}))
-           OR EXISTS (SELECT 1 FROM {failure} f JOIN unnest({arrays}) k({key}) ON ({f_key}) = ({k_key})),
-       g.ids
-  FROM g JOIN {outbox} o ON o.id = g.newest
-
 -- name: parked_of_groups
 SELECT g.n, p.id, p.category, p.object_identifier, p.reason
   FROM unnest({arrays}, %(categories)s::integer[], %(objects)s::bigint[], %(ns)s::bigint[])
