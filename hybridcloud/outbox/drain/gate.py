@@ -48,10 +48,14 @@ class Park:
     Attributes:
         reason: why; ``DEAD`` ends in the dead letters.
         error: what is wrong with a dead one.
+        delay: seconds until it is tried again, where that is known.
+        note: what its row says.
     """
 
     reason: Reason
     error: OutboxRecursionLimitError | None = None
+    delay: float | None = None
+    note: str | None = None
 
 
 type Answer = Run | Park | Drop

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from hybridcloud.outbox.drain.coalesce import Group, Message
+    from hybridcloud.outbox.drain.gate import Park
     from hybridcloud.outbox.drain.lease import Leases
     from hybridcloud.outbox.drain.limits import Limits
     from hybridcloud.outbox.drain.shard import FailureRow
@@ -58,7 +59,7 @@ class Settlement:
         self._ages: defaultdict[int, list[float]] = defaultdict(list)
         self._parked_ids: list[int] = []
         self._failure_ids: set[int] = set()
-        self._parks: dict[tuple[Reason, float | None, str | None], list[Message]] = {}
+        self._parks: dict[Park, list[Message]] = {}
         self._beyond: Counter[int] = Counter()
         self._retired: Counter[int] = Counter()
 
@@ -104,11 +105,9 @@ class Settlement:
         """Gather failures that are settled."""
         self._failure_ids.update(each.id for each in failures)
 
-    def park(
-        self, message: Message, reason: Reason, *, delay: float | None = None, error: str = ""
-    ) -> None:
+    def park(self, message: Message, answer: Park) -> None:
         """Gather a message that moves to the parked table."""
-        self._parks.setdefault((reason, delay, error or None), []).append(message)
+        self._parks.setdefault(answer, []).append(message)
 
     def is_full(self, most: int, now: float) -> bool:
         """Say whether to acknowledge: at ``most`` messages, or by the clock."""
@@ -222,13 +221,13 @@ class Settlement:
 
     def _move_parked(self) -> None:
         # Durably, unlike acknowledgements: a parked row that is lost is a lost message (rule 2).
-        for (reason, delay, error), messages in self._parks.items():
-            params = park_params(messages, reason, delay=delay, error=error)
+        for park, messages in self._parks.items():
+            params = park_params(messages, park.reason, delay=park.delay, error=park.note)
             self._engine.run([self._engine.sql("park")], params)
             self.moved += len(messages)
             counts = Counter(message.category for message in messages)
             label = self._engine.tables.label
-            hooks.tell(hooks.active.parked, hooks.Parked(label, reason.value, counts))
+            hooks.tell(hooks.active.parked, hooks.Parked(label, park.reason.value, counts))
         self._parks = {}
 
     def _tell(self) -> None:

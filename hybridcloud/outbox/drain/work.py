@@ -201,7 +201,7 @@ class Work:
         if isinstance(answer, Park):
             if answer.error is not None:
                 return self._failed(shard, group, answer.error, dead=True)
-            self._park(shard, group, answer.reason)
+            self._park(shard, group, answer)
             return True
         policy, message = shard.policy, group.newest
         once = policy.delivery is Delivery.AT_MOST_ONCE
@@ -257,9 +257,11 @@ class Work:
         """
         settle, leases, key, message = self._settle, self._leases, shard.key, group.newest
         if isinstance(error, RetryLater):
-            delay = error.delay.total_seconds()
+            later = Park(
+                Reason.DELAYED, delay=error.delay.total_seconds(), note=error.reason or None
+            )
             # No attempt is counted. Written at once, since the delay counts from the statement.
-            self._park(shard, group, Reason.DELAYED, delay=delay, error=error.reason)
+            self._park(shard, group, later)
             settle.flush()
             return True
         shard.is_whole = False
@@ -292,10 +294,10 @@ class Work:
         if self._raise_failures:
             raise flush_error(self._engine, shard, message, error) from error
 
-    def _park(self, shard: Shard, group: Group, reason: Reason, **why: Any) -> None:
+    def _park(self, shard: Shard, group: Group, answer: Park) -> None:
         """Park a group's message; older ones of a coalescing group go for good."""
         shard.is_whole = False
-        self._settle.park(group.newest, reason, **why)
+        self._settle.park(group.newest, answer)
         self._supersede(group, self._capture(shard, group))
         # In order: later ids of the key wait for the parked one.
         if not shard.policy.coalesce:
