@@ -58,13 +58,7 @@ def raising_failures() -> Iterator[None]:
 
 
 class Written(NamedTuple):
-    """The messages of one commit that are to be flushed, of one outbox table.
-
-    Attributes:
-        outbox: the outbox model.
-        alias: the database.
-        rows: the messages, in the order of their ids.
-    """
+    """What is to be flushed of one commit and outbox table, by ids."""
 
     outbox: type[OutboxTable]
     alias: str
@@ -86,46 +80,27 @@ def deliver(alias: str, batches: Sequence[Batch]) -> None:
     mode = settings().flush
     for outbox, own in by_outbox.items():
         rows = tuple(sorted(row for batch in own for row in batch.flushed))
-        if rows:
-            _flush(Written(outbox, alias, rows), mode)
+        try:
+            if rows:
+                flush_written(Written(outbox, alias, rows), mode)
+        except Exception as exc:
+            if _raise_failures.get() and isinstance(exc, DatabaseError | OutboxError):
+                raise
+            tags = {"outbox": outbox._meta.label}
+            hooks.tell(hooks.active.captured, hooks.Captured(exc, "flush", tags))
+            _LOG.exception("Flush of %s failed; the tick takes over", outbox._meta.label)
         if any(batch.unseen for batch in own):
             kick(outbox, alias)
 
 
-def _flush(written: Written, mode: FlushMode) -> None:
-    try:
-        flush_written(written, mode)
-    except (DatabaseError, OutboxError):
-        # Comes through inside `raising_failures` only, where a test asked for it.
-        raise
-    except Exception as exc:  # noqa: BLE001 - the edge: the change is saved, and other hooks wait
-        label = written.outbox._meta.label
-        hooks.tell(hooks.active.captured, hooks.Captured(exc, "flush", {"outbox": label}))
-        _LOG.exception("Flush of %s failed; the beat takes over", label)
-
-
 def flush_written(written: Written, mode: FlushMode) -> None:
-    """Do with committed messages what their flush mode says.
-
-    Called once per commit, outbox table and database. A failure is captured,
-    the shard backs off, and the beat takes over.
-
-    Raises:
-        OutboxFlushError: a handler failed, inside `raising_failures` only.
-    """
-    if mode == "cron" or not written.rows:
+    """Do with the committed messages of one table what their mode says."""
+    if mode == "cron":
         return
     if mode == "kick" or is_inside() or len(written.rows) > MOST_AT_ONCE:
         kick(written.outbox, written.alias)
         return
-    try:
-        _Flush(written).run()
-    except (DatabaseError, OutboxError) as exc:
-        if _raise_failures.get():
-            raise
-        tags = {"outbox": written.outbox._meta.label}
-        hooks.tell(hooks.active.captured, hooks.Captured(exc, "flush", tags))
-        _LOG.exception("Flush of %s failed; the beat takes over", written.outbox._meta.label)
+    _Flush(written).run()
 
 
 class _Flush:
@@ -161,17 +136,15 @@ class _Flush:
     def _claim_and_drain(self, keys: Sequence[ShardKey]) -> list[ShardKey]:
         """Drain what can be claimed at once; return the shards that could not."""
         leases = Leases(self._engine)
-        if self._claim(leases, keys):
-            taken = set(leases.keys)
-            self._drain(leases)
-            return [key for key in keys if key not in taken]
-        return list(keys)
-
-    def _claim(self, leases: Leases, keys: Sequence[ShardKey]) -> bool:
         if len(keys) == 1 and _coalesces(keys[0]):
             # As in most flushes.
-            return leases.claim_and_read(keys[0], *self._read_own_groups()(keys))
-        return leases.claim_known(keys)
+            claimed = leases.claim_and_read(keys[0], *self._read_own_groups()(keys))
+        else:
+            claimed = leases.claim_known(keys)
+        taken = set(leases.keys)
+        if claimed:
+            self._drain(leases)
+        return [key for key in keys if key not in taken]
 
     def _drain(self, leases: Leases) -> None:
         keys = list(leases.keys)
@@ -221,11 +194,8 @@ class _Flush:
 
     def _wait(self, key: ShardKey, deadline: float) -> None:
         """Wait until the shard's drainer has handled this commit's messages."""
-        params = {
-            "ids": [row.id for row in self._own[key]],
-            "heed": True,
-            **self._engine.keys([key]),
-        }
+        own = [row.id for row in self._own[key]]
+        params = {"ids": own, "heed": True, **self._engine.keys([key])}
         for _ in pauses(self._engine, deadline):
             left, blocked = self._engine.query("own_left", params)[0]
             if not left or blocked:

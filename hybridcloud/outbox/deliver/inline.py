@@ -48,13 +48,9 @@ def drain_outbox(
     Raises:
         OutboxFlushError: a handler failed and ``raise_failures`` is set.
     """
-    drainer = Drainer(outbox, alias, heed_backoff=not ignore_backoff, raise_failures=raise_failures)
-    bring_back(
-        drainer.engine,
-        kill_switches.current(),
-        heed_backoff=not ignore_backoff,
-        include_delayed=include_delayed,
-    )
+    heed, switches = not ignore_backoff, kill_switches.current()
+    drainer = Drainer(outbox, alias, heed_backoff=heed, raise_failures=raise_failures)
+    bring_back(drainer.engine, switches, heed_backoff=heed, include_delayed=include_delayed)
     return drainer.once()
 
 
@@ -87,9 +83,9 @@ def _drain_known(
         bound = engine.query("newest", engine.keys([key]))[0][0] or 0
     while monotonic() < deadline:
         switches = kill_switches.current()
-        if is_shard_stopped(switches, key):
-            return
-        leases = leases or claim_one(engine, key, switches)
+        leases = (
+            None if is_shard_stopped(switches, key) else leases or claim_one(engine, key, switches)
+        )
         if leases is None:
             return
         work = Work(

@@ -33,13 +33,9 @@ kicker: Slot[[type[OutboxTable], str], None] = Slot("what wakes a drainer", _no_
 
 
 class Throttle[K]:
-    """Calls a function at most once per interval for each key.
+    """Calls a function at most once per interval (in seconds) for each key.
 
     The first call is made at once; calls during the interval become one at its end.
-
-    Args:
-        send: what to call with the key.
-        every: the interval in seconds.
     """
 
     def __init__(self, send: Callable[[K], None], *, every: float = EVERY) -> None:

@@ -65,8 +65,7 @@ def tables_of(silos: Iterable[CurrentSilo]) -> list[Table]:
 class Listener(threading.Thread):
     """Listens on channels of a database; calls a function at notifications.
 
-    Its session is opened again when it is lost; after each opening the
-    function is called, since nobody heard what was notified before.
+    After each opening of its session as well, for what was notified while it was lost.
     """
 
     def __init__(self, alias: str, channels: Sequence[str], heard: Callable[[], None]) -> None:
@@ -86,9 +85,7 @@ class Listener(threading.Thread):
             try:
                 self._listen()
             except (psycopg.Error, DatabaseError, InterfaceError) as exc:
-                _LOG.warning(
-                    "Session of LISTEN on %s lost: %s. It is opened again", self._alias, exc
-                )
+                _LOG.warning("Session of LISTEN on %s lost, opened again: %s", self._alias, exc)
                 self._ended.wait(_RECONNECT)
             finally:
                 connections[self._alias].close()
@@ -132,10 +129,7 @@ class ListeningDrainer:
         ]
 
     def stop(self) -> None:
-        """End after the shard under way, and give the others back.
-
-        Safe in a signal handler.
-        """
+        """End after the shard under way; safe in a signal handler."""
         self._stopped = True
 
     def run(self) -> None:
@@ -164,20 +158,15 @@ class ListeningDrainer:
                 break
             try:
                 with assume_silo(table.silo.mode, cell=table.silo.cell):
-                    drained = Drainer(
-                        table.outbox, table.alias, stopped=lambda: self._stopped
-                    ).sweep(budget=_SWEEP)
+                    drainer = Drainer(table.outbox, table.alias, stopped=lambda: self._stopped)
+                    drained = drainer.sweep(budget=_SWEEP)
                     if tick:
                         run_tick(Engine(table.outbox, table.alias))
                         backfill_outboxes(table.silo.mode.name, drained)
                     moved += drained
             except (DatabaseError, InterfaceError, OutboxError):
-                _LOG.exception(
-                    "%s on %s not drained; tried again within %s s",
-                    table.outbox._meta.label,
-                    table.alias,
-                    POLL,
-                )
+                label = table.outbox._meta.label
+                _LOG.exception("%s on %s not drained; next try in %s s", label, table.alias, POLL)
                 connections[table.alias].close()
         return moved
 

@@ -28,11 +28,7 @@ def channel_of(outbox: type[OutboxTable]) -> str:
 
 
 class Notifier:
-    """Sends notifications, one after another, from a daemon thread.
-
-    Args:
-        idle: seconds without a notification after which the thread ends.
-    """
+    """Sends notifications, one after another, from a daemon thread."""
 
     def __init__(self, *, idle: float = _IDLE) -> None:
         self.pid = os.getpid()

@@ -18,7 +18,7 @@ from hybridcloud.outbox.deliver.notify import send_notify
 from hybridcloud.redis import redis_client
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
-from silos.mode import get_process_silo
+from silos.mode import get_current_silo, get_process_silo
 from silos.router import alias_for_model, silo_aliases
 
 if TYPE_CHECKING:
@@ -66,30 +66,22 @@ def cells_here() -> list[str]:
 def _make_beat_schedule() -> dict[str, dict[str, Any]]:
     """Return a tick for each silo of this process, sent to the silo's queue."""
     schedule: dict[str, dict[str, Any]] = {}
+
+    def add(what: str, task: str, every: float, expires: float, cell: str | None) -> None:
+        mode, name = (SiloMode.CELL, f"cell-{cell}") if cell else (SiloMode.CONTROL, "control")
+        schedule[f"hybridcloud-{what}-{name}"] = {
+            "task": task,
+            "schedule": every,
+            "options": {"queue": queue_name(mode, cell), "expires": expires},
+            **({"kwargs": {"cell": cell}} if cell else {}),
+        }
+
     if get_process_silo().mode is not SiloMode.CELL:
-        schedule["hybridcloud-outbox-control"] = {
-            "task": enqueue_outbox_jobs_control.name,
-            "schedule": TICK,
-            "options": {"queue": queue_name(SiloMode.CONTROL, None), "expires": _EXPIRES},
-        }
-        schedule["hybridcloud-cascade-control"] = {
-            "task": f"{_CASCADE}_control",
-            "schedule": CASCADE_TICK,
-            "options": {"queue": queue_name(SiloMode.CONTROL, None), "expires": CASCADE_TICK},
-        }
+        add("outbox", enqueue_outbox_jobs_control.name, TICK, _EXPIRES, None)
+        add("cascade", f"{_CASCADE}_control", CASCADE_TICK, CASCADE_TICK, None)
     for cell in cells_here():
-        schedule[f"hybridcloud-outbox-cell-{cell}"] = {
-            "task": enqueue_outbox_jobs.name,
-            "schedule": TICK,
-            "kwargs": {"cell": cell},
-            "options": {"queue": queue_name(SiloMode.CELL, cell), "expires": _EXPIRES},
-        }
-        schedule[f"hybridcloud-cascade-cell-{cell}"] = {
-            "task": _CASCADE,
-            "schedule": CASCADE_TICK,
-            "kwargs": {"cell": cell},
-            "options": {"queue": queue_name(SiloMode.CELL, cell), "expires": CASCADE_TICK},
-        }
+        add("outbox", enqueue_outbox_jobs.name, TICK, _EXPIRES, cell)
+        add("cascade", _CASCADE, CASCADE_TICK, CASCADE_TICK, cell)
     return schedule
 
 
@@ -107,16 +99,10 @@ def schedule_batch(
     concurrency: int | None = None,
     process_outbox_backfills: bool = True,
 ) -> int:
-    """Find the current silo's due shards and fan out drain tasks for them.
+    """Find the current silo's due shards, and fan out drain tasks for them.
 
-    Args:
-        silo_mode: whose outbox tables.
-        drain_task: the task that drains.
-        concurrency: how many tasks share the due shards; default: the setting.
-        process_outbox_backfills: go on with backfills after the fan-out.
-
-    Returns:
-        How many shards were found due.
+    ``concurrency`` is how many tasks share them, by default as the setting says. Backfills go on
+    after the fan-out. Returns how many shards were found due.
     """
     from hybridcloud.outbox.deliver.tick import MOST_FOUND, has_stale, tick  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.drain.due import find_due_shards, split  # noqa: PLC0415 - Django app registry
@@ -135,13 +121,9 @@ def schedule_batch(
             continue
         mode, cell = _silo_of(alias, silo_mode)
         for after, most in split(due, concurrency or settings().concurrency):
+            place = {"cell": cell, "after": list(after), "most": most}
             drain_task.apply_async(
-                kwargs={
-                    "outbox_name": outbox._meta.label,
-                    "cell": cell,
-                    "after": list(after),
-                    "most": most,
-                },
+                kwargs={"outbox_name": outbox._meta.label, **place},
                 queue=queue_name(mode, cell),
                 expires=_EXPIRES,
             )
@@ -151,8 +133,6 @@ def schedule_batch(
 
 
 def _silo_of(alias: str, silo_mode: SiloMode) -> tuple[SiloMode, str | None]:
-    from silos.mode import get_current_silo  # noqa: PLC0415 - read when it is needed
-
     if silo_mode is SiloMode.CONTROL:
         return silo_mode, None
     _, cell = silo_aliases().get(alias, (silo_mode, None))
@@ -231,7 +211,10 @@ def _drain(
     from hybridcloud.outbox.drain.loop import Drainer  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
 
-    _forget_kick(queue_name(mode, cell))
+    client = redis_client()
+    if client is not None:
+        # Before the drain looks for messages, so that no wake-up is lost in between.
+        client.delete(_kick_key(queue_name(mode, cell)))
     for outbox in outbox_models(mode):
         if outbox_name in (None, outbox._meta.label):
             Drainer(outbox, alias_for_model(outbox)).sweep(
@@ -244,21 +227,8 @@ def _kick_key(queue: str) -> str:
     return f"hybridcloud.kick.{queue}"
 
 
-def _forget_kick(queue: str) -> None:
-    """Let the next kick through.
-
-    Before the drain looks for messages, so that no wake-up is lost in between.
-    """
-    client = redis_client()
-    if client is not None:
-        client.delete(_kick_key(queue))
-
-
 def send_kick(outbox: type[OutboxTable], alias: str) -> None:
-    """Wake a drainer as ``KICK`` says.
-
-    By NOTIFY, or by a drain task, unless one is on its way to the queue.
-    """
+    """Wake a drainer, by NOTIFY or a task, unless one is on its way already."""
     if settings().kick == "notify":
         send_notify(outbox, alias)
         return

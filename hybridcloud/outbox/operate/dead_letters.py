@@ -7,6 +7,7 @@ message about the same object replaces it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import batched
 from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.deliver.kick import kick
@@ -28,14 +29,7 @@ _AT_ONCE: Final = 1000
 class Which:
     """Which dead letters are meant; None in a field means all.
 
-    Attributes:
-        ids: messages.
-        scope: a scope's number.
-        shard: a shard identifier.
-        cell: a target cell, for control messages.
-        category: a category's number.
-        object_identifier: an object.
-        older_than_s: least age in seconds since they were dead-lettered.
+    Scope and category are numbers, ``older_than_s`` is the least age since they died.
     """
 
     ids: tuple[int, ...] | None = None
@@ -49,17 +43,7 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead-lettered message.
-
-    Attributes:
-        id: the message.
-        shard: the values of the sharding columns.
-        category: the category's number.
-        object_identifier: the object.
-        error: what failed, with the traceback.
-        date_added: when it was written.
-        parked_at: when it was dead-lettered.
-    """
+    """A dead-lettered message: ``parked_at`` is when, ``error`` is why."""
 
     id: int
     shard: tuple[Any, ...]
@@ -93,7 +77,7 @@ def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
     engine = Engine(outbox, alias)
     bring_back = engine.sql("bring_back", which=fragments()["requeued"])
     statements = [bring_back, engine.sql("forget_attempts")]
-    moved = sum(_moved(engine, statements, chunk) for chunk in _chunks(ids))
+    moved = _moved(engine, statements, ids)
     if moved:
         # Their ids are low, so a drainer that looks for new ids would not see them.
         kick(outbox, alias)
@@ -103,18 +87,16 @@ def requeue(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
 def purge(outbox: type[OutboxTable], alias: str, ids: Sequence[int]) -> int:
     """Delete dead letters for good; return how many still existed."""
     engine = Engine(outbox, alias)
-    text = engine.sql("purge_dead")
-    return sum(_moved(engine, [text], chunk) for chunk in _chunks(ids))
+    return _moved(engine, [engine.sql("purge_dead")], ids)
 
 
 def _moved(engine: Engine, statements: Sequence[str], ids: Sequence[int]) -> int:
-    """Run statements in one transaction; count the last rows returned."""
-    return len(engine.results(statements, {"ids": ids, "not_finished": NOT_FINISHED})[-1])
-
-
-def _chunks(ids: Sequence[int]) -> list[list[int]]:
-    ordered = sorted(set(ids))
-    return [ordered[start : start + _AT_ONCE] for start in range(0, len(ordered), _AT_ONCE)]
+    """Run statements for messages, 1,000 a transaction; count the last's rows."""
+    moved = 0
+    for chunk in batched(sorted(set(ids)), _AT_ONCE):
+        params = {"ids": list(chunk), "not_finished": NOT_FINISHED}
+        moved += len(engine.results(statements, params)[-1])
+    return moved
 
 
 def _tests(engine: Engine, which: Which) -> tuple[list[str], dict[str, Any]]:

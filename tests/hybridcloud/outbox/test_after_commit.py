@@ -156,7 +156,7 @@ class TestAfterCommit:
             transaction.on_commit(lambda: after.append("ran"), using=US)
         assert after == ["ran"]
         assert [type(error) for error in ears.heard] == [KeyError]
-        assert "the beat takes over" in caplog.text
+        assert "the tick takes over" in caplog.text
 
     def test_a_listener_that_breaks_does_not_stop_the_flush(self, flushes: list[Written]) -> None:
         class Broken(Hooks):
