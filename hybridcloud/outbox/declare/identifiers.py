@@ -36,19 +36,10 @@ def infer_identifiers(
         IdentifierError: one of the two is not given and cannot be inferred.
     """
     if object_identifier is None:
-        if model is None:
-            raise IdentifierError(
-                f"No object identifier for a message of {full_name(scope)}: neither a model nor "
-                f"object_identifier= was given. Give one of them."
-            )
-        object_identifier = _own_id(scope, model)
+        object_identifier = _own_id(scope, _given(scope, model, "object"))
     if shard_identifier is None:
-        if model is None:
-            raise IdentifierError(
-                f"No shard identifier for a message of {full_name(scope)}: neither a model nor "
-                f"shard_identifier= was given. Give one of them."
-            )
-        shard_identifier = _shard_of(scope, model, shard_path(scope, type(model)))
+        instance = _given(scope, model, "shard")
+        shard_identifier = _shard_of(scope, instance, shard_path(scope, type(instance)))
     return shard_identifier, object_identifier
 
 
@@ -96,47 +87,43 @@ def shard_field(
     return None
 
 
+def _given(scope: OutboxScope, model: models.Model | None, what: str) -> models.Model:
+    if model is None:
+        raise IdentifierError(
+            f"No {what} identifier for a message of {full_name(scope)}: neither a model nor "
+            f"{what}_identifier= was given. Give one of them."
+        )
+    return model
+
+
 def _own_id(scope: OutboxScope, model: models.Model) -> int:
     identifier = _as_integer(model.pk)
-    if identifier is not None:
-        return identifier
-    why = "it is not saved" if model.pk is None else f"its primary key is {model.pk!r}"
-    raise IdentifierError(
-        f"No object identifier for a message of {full_name(scope)} about {_label(model)}: {why}, and an "
-        f"integer is needed. Save it first, or give object_identifier=."
-    )
+    if identifier is None:
+        why = "it is not saved" if model.pk is None else f"its primary key is {model.pk!r}"
+        raise _error("object", scope, model, f"{why}, and an integer is needed. Save it first")
+    return identifier
 
 
 def _shard_of(scope: OutboxScope, model: models.Model, path: str | None) -> int:
     if path is None:
-        raise IdentifierError(
-            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: the scope has "
-            f"no shard_key. Give it one, set shard_key on the model, or give shard_identifier=."
-        )
+        why = "the scope has no shard_key. Give it one, set shard_key on the model"
+        raise _error("shard", scope, model, why)
     value: object = model
     for attribute in path.split("."):
-        value = _step(scope, model, path, value, attribute)
+        try:
+            value = getattr(value, attribute)
+        except (AttributeError, ObjectDoesNotExist) as exc:
+            where = "it" if value is model else type(value).__name__
+            why = (
+                f"{where} has no {attribute!r} (shard key {path!r}). Set shard_key on the model to "
+                f"the path of an attribute that it has"
+            )
+            raise _error("shard", scope, model, why) from exc
     identifier = _as_integer(value)
     if identifier is None:
-        raise IdentifierError(
-            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: {path!r} is "
-            f"{value!r}, and an integer is needed. Set it, or give shard_identifier=."
-        )
+        why = f"{path!r} is {value!r}, and an integer is needed. Set it"
+        raise _error("shard", scope, model, why)
     return identifier
-
-
-def _step(
-    scope: OutboxScope, model: models.Model, path: str, value: object, attribute: str
-) -> object:
-    try:
-        return getattr(value, attribute)
-    except (AttributeError, ObjectDoesNotExist) as exc:
-        where = "it" if value is model else type(value).__name__
-        raise IdentifierError(
-            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: {where} has no "
-            f"{attribute!r} (shard key {path!r}). Set shard_key on the model to the path of an "
-            f"attribute that it has, or give shard_identifier=."
-        ) from exc
 
 
 def _as_integer(value: object) -> int | None:
@@ -148,5 +135,6 @@ def _as_integer(value: object) -> int | None:
     return int(value) if isinstance(value, str) and value.isdecimal() else None
 
 
-def _label(model: models.Model) -> str:
-    return str(model._meta.label)
+def _error(what: str, scope: OutboxScope, model: models.Model, why: str) -> IdentifierError:
+    about = f"a message of {full_name(scope)} about {model._meta.label}"
+    return IdentifierError(f"No {what} identifier for {about}: {why}, or give {what}_identifier=.")

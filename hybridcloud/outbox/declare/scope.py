@@ -14,6 +14,7 @@ from hybridcloud.outbox.declare.validation import (
     Declared,
     check_numbers,
     check_scopes,
+    class_name,
     full_name,
     place,
 )
@@ -43,19 +44,8 @@ class Delivery(enum.Enum):
 class Policy:
     """How the shards of a scope behave; each default is the safe one.
 
-    Attributes:
-        coalesce: handle only the newest of several messages of one category and object.
-        on_failure: how much of the shard waits when a handler fails.
-        max_attempts: attempts after which a message is dead-lettered; None: retried for ever.
-        ack: messages per acknowledgement.
-        atomic: the handler runs in one transaction with its acknowledgement.
-        delivery: at least once, or at most once.
-        handler_timeout: seconds after which a running handler loses its shard;
-            None: as ``HYBRIDCLOUD["HANDLER_TIMEOUT"]``.
-        shard_key: attribute of a model that holds its shard identifier.
-        owner: label of the model whose id is the shard identifier.
-        categories: those in use in the scope.
-        retired: those no longer in use; their messages are dropped and counted.
+    The attributes are the arguments of `scope_categories`, which documents them; ``ack`` is always
+    1 in atomic and at-most-once scopes.
     """
 
     coalesce: bool = True
@@ -96,13 +86,13 @@ class ScopeDeclaration:
         """Yield what is wrong in the declaration, each with what to do about it."""
         policy = self.policy
         if policy.delivery is Delivery.AT_MOST_ONCE:
-            given = {
-                "atomic": policy.atomic,
-                "on_failure": self.on_failure is not None,
-                "max_attempts": policy.max_attempts is not None,
-            }
-            for name, is_given in given.items():
-                if is_given:
+            given = (
+                ("atomic", policy.atomic or None),
+                ("on_failure", self.on_failure),
+                ("max_attempts", policy.max_attempts),
+            )
+            for name, argument in given:
+                if argument is not None:
                     yield (
                         f"AT_MOST_ONCE cannot be combined with {name}: a message is tried once "
                         f"and dead-lettered if it fails. Leave {name} out"
@@ -148,7 +138,8 @@ def scope_categories(
         atomic: run the handler in a transaction with its acknowledgement; for
             handlers that write to the same database only.
         delivery: with at most once, a failed message is dead-lettered at once.
-        handler_timeout: seconds until a running handler loses its shard.
+        handler_timeout: seconds until a running handler loses its shard; None: as
+            ``HYBRIDCLOUD["HANDLER_TIMEOUT"]``.
     """
     alone = atomic or delivery is Delivery.AT_MOST_ONCE
     policy = Policy(
@@ -195,9 +186,8 @@ class OutboxScope(enum.IntEnum):
         given = value if isinstance(value, ScopeDeclaration) else None
         number = value if isinstance(value, int) else value.number
         member = int.__new__(cls, number)
-        member._value_ = number
-        member.declaration = given
-        member.policy = given.policy if given is not None else Policy()
+        member._value_, member.declaration = number, given
+        member.policy = Policy() if given is None else given.policy
         return member
 
     def __init_subclass__(
@@ -209,7 +199,13 @@ class OutboxScope(enum.IntEnum):
         check_numbers(cls, "scope")
         check_scopes(cls, categories)
         for category in categories or ():
-            _refuse_second_owner(cls, category)
+            owner = scope_of(category.value)
+            # A class of the same name is this one, of a module that is being reloaded.
+            if owner is not None and class_name(type(owner)) != class_name(cls):
+                raise ConfigurationError(
+                    f"Category in two scopes: {full_name(category)} is in {place(owner)} and in "
+                    f"scope class {class_name(cls)}. Name the categories in one of them."
+                )
         scopes.add(cls)
         map_categories()
 
@@ -243,23 +239,12 @@ def scope_name(number: int) -> str:
 
 def all_scopes() -> tuple[OutboxScope, ...]:
     """Return the scopes of all apps."""
-    return tuple(scopes.members.values())
+    return tuple(scopes)
 
 
 def scope_choices() -> list[tuple[int, str]]:
     """Return a scope column's choices; new ones do not need a migration."""
     return sorted((each.value, each.name) for each in scopes)
-
-
-def _refuse_second_owner(kind: type[OutboxScope], category: OutboxCategory) -> None:
-    owner = _scope_by_category.get(category.value)
-    if owner is None or category not in owner.policy.categories | owner.policy.retired:
-        return
-    if (type(owner).__module__, type(owner).__qualname__) != (kind.__module__, kind.__qualname__):
-        raise ConfigurationError(
-            f"Category in two scopes: {full_name(category)} is in {place(owner)} and in scope "
-            f"class {kind.__module__}.{kind.__qualname__}. Name the categories in one of them."
-        )
 
 
 def map_categories() -> None:

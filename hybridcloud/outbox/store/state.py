@@ -25,9 +25,7 @@ LONGEST_DELAY = timedelta(hours=1)
 
 
 def backoff_s(attempts: int) -> float:
-    """Return seconds until the next try, doubled at each attempt.
-
-    At most an hour, with jitter.
+    """Return seconds until the next try: doubled at each attempt, at most 1 h.
 
     The jitter keeps shards that failed together from coming back as a herd.
     """
@@ -58,8 +56,7 @@ def parked_id(outbox_table: str) -> models.BigIntegerField[Any, Any]:
     # One sequence for both tables: a message keeps its id when it is parked or brought back, ids
     # never collide, and a lower id is older in whichever table.
     return models.BigIntegerField(
-        primary_key=True,
-        db_default=Func(Value(f"{outbox_table}_id_seq"), function="nextval"),
+        primary_key=True, db_default=Func(Value(f"{outbox_table}_id_seq"), function="nextval")
     )
 
 

@@ -6,7 +6,6 @@ any. Without a category it stops whole shards; with one it parks the messages of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,7 +16,6 @@ from hybridcloud.outbox.store.key import ShardKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
 
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
@@ -47,8 +45,7 @@ class Switch(NamedTuple):
     category: int | None = None
 
 
-@dataclass(frozen=True)
-class Switches:
+class Switches(NamedTuple):
     """The switches in force, in the forms that the engine asks for.
 
     Attributes:
@@ -61,8 +58,8 @@ class Switches:
 
     shards: tuple[Switch, ...] = ()
     categories: tuple[Switch, ...] = ()
-    scopes: frozenset[int] = field(default=frozenset())
-    cells: frozenset[str] = field(default=frozenset())
+    scopes: frozenset[int] = frozenset()
+    cells: frozenset[str] = frozenset()
     everything: bool = False
 
     def stops(self, key: ShardKey) -> bool:
@@ -102,8 +99,10 @@ class Switches:
 
 def current() -> Switches:
     """Return the switches in force, from the runtime options."""
+    entries = (each for each in options.get(DISABLED_SHARDS) if isinstance(each, dict))
     return _compile(
-        _frozen(options.get(DISABLED_SHARDS)),
+        # As tuples, which the cache can hash.
+        tuple(tuple(sorted(entry.items())) for entry in entries),
         tuple(options.get(DISABLED_ORGANIZATIONS)),
         tuple(options.get(DISABLED_USERS)),
     )
@@ -117,10 +116,6 @@ def _names(switch: Switch, key: ShardKey) -> bool:
     )
 
 
-def _frozen(raw: Iterable[Mapping[str, Any]]) -> tuple[tuple[tuple[str, Any], ...], ...]:
-    return tuple(tuple(sorted(entry.items())) for entry in raw if isinstance(entry, dict))
-
-
 @lru_cache(maxsize=16)
 def _compile(
     raw: tuple[tuple[tuple[str, Any], ...], ...],
@@ -132,20 +127,14 @@ def _compile(
         for scope in all_scopes():
             if scope.name == name:
                 switches += [Switch(scope.value, int(identifier)) for identifier in identifiers]
-    whole = tuple(switch for switch in switches if switch.category is None)
+    whole = tuple(each for each in switches if each.category is None)
+    scopes = (each.scope for each in whole if each == Switch(scope=each.scope))
+    cells = (each.cell for each in whole if each == Switch(cell=each.cell))
     return Switches(
         shards=whole,
-        categories=tuple(switch for switch in switches if switch.category is not None),
-        scopes=frozenset(
-            switch.scope
-            for switch in whole
-            if switch.scope is not None and switch.identifier is None and switch.cell is None
-        ),
-        cells=frozenset(
-            switch.cell
-            for switch in whole
-            if switch.cell is not None and switch.scope is None and switch.identifier is None
-        ),
+        categories=tuple(each for each in switches if each.category is not None),
+        scopes=frozenset(scope for scope in scopes if scope is not None),
+        cells=frozenset(cell for cell in cells if cell is not None),
         everything=Switch() in whole,
     )
 

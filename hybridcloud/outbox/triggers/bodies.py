@@ -72,9 +72,7 @@ class Trigger(NamedTuple):
         return self._replace(body=body)
 
 
-def problem_of(  # noqa: PLR0911 - one answer for each reason
-    model: type[ProducingModel],
-) -> str | None:
+def problem_of(model: type[ProducingModel]) -> str | None:  # noqa: PLR0911 - one answer for each reason
     """Say why triggers cannot write a model's messages; None if they can."""
     if model.silo_mode is SiloMode.CONTROL and (problem := _problem_of_cells(model)) is not None:
         return problem
@@ -126,28 +124,20 @@ def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
     bodies = _bodies(model)
     text = "\n".join((model._meta.db_table, *bodies.values(), *REFERENCING.values()))
     version = hashlib.sha256(text.encode()).hexdigest()[:12]
-    tables = _tables(model)
+    cells = model.trigger_cells
+    mapping = (quoted(cells.resolved()._meta.db_table),) if isinstance(cells, CellMapping) else ()
+    tables = (model.outbox_model().tables().outbox, *mapping)
     return tuple(
         Trigger(event, f"{PREFIX}{event}_{version}", f"\n-- version {version}{body}", tables)
         for event, body in bodies.items()
     )
 
 
-def _tables(model: type[ProducingModel]) -> tuple[str, ...]:
-    """Return the quoted names of the tables that a model's triggers use."""
-    cells = model.trigger_cells
-    mapping = (quoted(cells.table()),) if isinstance(cells, CellMapping) else ()
-    return (model.outbox_model().tables().outbox, *mapping)
-
-
 def _body(model: type[ProducingModel], changes: str, *sources: str, ordered: bool = True) -> str:
     """Return the source of a function that writes a statement's messages.
 
-    Args:
-        model: the model.
-        changes: a FROM item with one row for each row that the statement changed.
-        sources: queries that make messages of one such row.
-        ordered: sort by the rows' ids; else messages keep the order of the rows.
+    ``changes`` is a FROM item with one row for each row that the statement changed, and ``sources``
+    are queries that make messages of one such row. Without ``ordered`` the rows keep their order.
     """
     category, target = model.category, _somewhere(model.outbox_model().tables().outbox)
     fans_out = model.silo_mode is SiloMode.CONTROL
@@ -170,12 +160,15 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     shard: Any = shard_field(model.category.get_scope(), model)
     key, shard_column = quoted(concrete._meta.pk.column), quoted(shard.column)
     fans_out = model.silo_mode is SiloMode.CONTROL
+    own = {field.attname: quoted(field.column) for field in concrete._meta.concrete_fields}
 
-    def message(row: str, payload: str, rank: int, cells: str, where: str = "true") -> str:
+    def message(row: str, content: str, rank: int, cells: str, where: str = "true") -> str:
         """Return SQL for a row's message, or for one for each of its cells."""
+        pairs = ", ".join(f"'{name}', {content}.{own[name]}" for name in model.trigger_payload)
+        payload = f"jsonb_build_object({pairs})" if pairs else "NULL::jsonb"
         return (
             f"SELECT {row}.{shard_column} AS shard, {row}.{key} AS object, "  # noqa: S608
-            f"{_payload(model, payload)} AS payload, {rank} AS rank"
+            f"{payload} AS payload, {rank} AS rank"
             f"{f', c.cell FROM ({cells}) AS c' if fans_out else ''} WHERE {where}"
         )
 
@@ -222,8 +215,9 @@ END
 
 def _every_cell() -> str:
     """Return a query of all cells in the directory, as ``cell``."""
-    names = ", ".join(_text(cell.name) for cell in sorted(all_cells(), key=lambda each: each.name))
-    return f"SELECT unnest(ARRAY[{names}]::text[]) AS cell"
+    names = sorted(cell.name for cell in all_cells())
+    texts = ", ".join("'{}'".format(name.replace("'", "''")) for name in names)
+    return f"SELECT unnest(ARRAY[{texts}]::text[]) AS cell"
 
 
 def _cells_of_row(model: Any, alias: str) -> str:
@@ -232,7 +226,7 @@ def _cells_of_row(model: Any, alias: str) -> str:
         return _every_cell()
     mapping: CellMapping = model.trigger_cells
     match, on, cell = (quoted(column) for column in mapping.columns(model))
-    table = _somewhere(quoted(mapping.table()))
+    table = _somewhere(quoted(mapping.resolved()._meta.db_table))
     return (
         f"SELECT DISTINCT x.{cell}::text AS cell FROM {table} AS x "  # noqa: S608 - names of models
         f"WHERE x.{on} = {alias}.{match}"
@@ -242,20 +236,6 @@ def _cells_of_row(model: Any, alias: str) -> str:
 def _somewhere(table: str) -> str:
     """Return a placeholder for a table whose schema is not known yet."""
     return f"@somewhere@.{table}"
-
-
-def _text(value: str) -> str:
-    escaped = value.replace("'", "''")
-    return f"'{escaped}'"
-
-
-def _payload(model: type[ProducingModel], alias: str) -> str:
-    concrete: Any = model._meta.concrete_model
-    own = {field.attname: field.column for field in concrete._meta.concrete_fields}
-    if not model.trigger_payload:
-        return "NULL::jsonb"
-    pairs = (f"'{name}', {alias}.{quoted(own[name])}" for name in model.trigger_payload)
-    return f"jsonb_build_object({', '.join(pairs)})"
 
 
 def _is(field: Any, kind: type[models.Field[Any, Any]]) -> bool:
