@@ -14,7 +14,7 @@ from django.apps import apps
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import InvalidOutboxError
-from hybridcloud.outbox.declare import identifiers
+from hybridcloud.outbox.declare.identifiers import own_id, shard_of
 from hybridcloud.outbox.declare.scope import (
     OutboxScope,
     is_retired,
@@ -67,8 +67,8 @@ class OutboxCategory(enum.IntEnum):
             )
         return scope
 
+    @staticmethod
     def infer_identifiers(
-        self,
         scope: OutboxScope,
         model: Model | None,
         *,
@@ -80,9 +80,11 @@ class OutboxCategory(enum.IntEnum):
         Raises:
             IdentifierError: one is not given and cannot be inferred.
         """
-        return identifiers.infer_identifiers(
-            scope, model, object_identifier=object_identifier, shard_identifier=shard_identifier
-        )
+        if object_identifier is None:
+            object_identifier = own_id(scope, model)
+        if shard_identifier is None:
+            shard_identifier = shard_of(scope, model)
+        return shard_identifier, object_identifier
 
     def as_cell_outbox(
         self,
@@ -137,7 +139,7 @@ class OutboxCategory(enum.IntEnum):
         object_identifier: int | None,
     ) -> dict[str, Any]:
         scope = self.get_scope()
-        shard, about = identifiers.infer_identifiers(
+        shard, about = OutboxCategory.infer_identifiers(
             scope, model, object_identifier=object_identifier, shard_identifier=shard_identifier
         )
         return {

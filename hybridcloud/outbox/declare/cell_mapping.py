@@ -41,11 +41,7 @@ class CellMapping(NamedTuple):
         return apps.get_model(self.model) if isinstance(self.model, str) else self.model
 
     def columns(self, producing: type[Model]) -> tuple[str, str, str]:
-        """Return the columns to match, in producer and mapping, and the cell's.
-
-        Raises:
-            FieldDoesNotExist: one of the models does not have such a column.
-        """
+        """Return the columns to match, in producer and mapping, and the cell's."""
         mapping = self.resolved()
         return (
             _column(producing, self.match),

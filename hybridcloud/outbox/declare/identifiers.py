@@ -16,42 +16,28 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.declare.scope import OutboxScope
 
 
-def infer_identifiers(
-    scope: OutboxScope,
-    model: models.Model | None,
-    *,
-    object_identifier: int | None = None,
-    shard_identifier: int | None = None,
-) -> tuple[int, int]:
-    """Return the shard identifier and the object identifier of a message.
+def own_id(scope: OutboxScope, model: models.Model | None) -> int:
+    """Return the object identifier of a message about a model: its id."""
+    instance = _given(scope, model, "object")
+    identifier = _as_integer(instance.pk)
+    if identifier is None:
+        why = "it is not saved" if instance.pk is None else f"its primary key is {instance.pk!r}"
+        raise _error("object", scope, instance, f"{why}, and an integer is needed. Save it first")
+    return identifier
 
-    Args:
-        scope: the scope of the message's category.
-        model: the instance that the message is about; None where both are given.
-        object_identifier: default the instance's id.
-        shard_identifier: default the instance's id if its model owns the
-            scope, else what the shard key names.
 
-    Raises:
-        IdentifierError: one of the two is not given and cannot be inferred.
-    """
-    if object_identifier is None:
-        object_identifier = _own_id(scope, _given(scope, model, "object"))
-    if shard_identifier is None:
-        instance = _given(scope, model, "shard")
-        shard_identifier = _shard_of(scope, instance, shard_path(scope, type(instance)))
-    return shard_identifier, object_identifier
+def shard_of(scope: OutboxScope, model: models.Model | None) -> int:
+    """Return the shard identifier of a message about a model."""
+    instance = _given(scope, model, "shard")
+    return _shard_at(scope, instance, shard_path(scope, type(instance)))
 
 
 def identifiers_of(
     scope: OutboxScope, model: type[models.Model]
 ) -> Callable[[models.Model], tuple[int, int]]:
-    """Return a function from a model's instance to its (shard, object).
-
-    It raises like `infer_identifiers`.
-    """
+    """Return a function from instances of a model to their (shard, object)."""
     path = shard_path(scope, model)
-    return lambda instance: (_shard_of(scope, instance, path), _own_id(scope, instance))
+    return lambda instance: (_shard_at(scope, instance, path), own_id(scope, instance))
 
 
 def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
@@ -96,15 +82,7 @@ def _given(scope: OutboxScope, model: models.Model | None, what: str) -> models.
     return model
 
 
-def _own_id(scope: OutboxScope, model: models.Model) -> int:
-    identifier = _as_integer(model.pk)
-    if identifier is None:
-        why = "it is not saved" if model.pk is None else f"its primary key is {model.pk!r}"
-        raise _error("object", scope, model, f"{why}, and an integer is needed. Save it first")
-    return identifier
-
-
-def _shard_of(scope: OutboxScope, model: models.Model, path: str | None) -> int:
+def _shard_at(scope: OutboxScope, model: models.Model, path: str | None) -> int:
     if path is None:
         why = "the scope has no shard_key. Give it one, set shard_key on the model"
         raise _error("shard", scope, model, why)

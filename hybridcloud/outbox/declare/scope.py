@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self
 
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox.declare.validation import (
-    Declared,
-    check_numbers,
-    check_scopes,
-    class_name,
-    full_name,
-    place,
-)
+from hybridcloud.outbox.declare import validation
+from hybridcloud.outbox.declare.validation import Declared, class_name, full_name, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,12 +64,7 @@ class Policy:
 class ScopeDeclaration:
     """What `scope_categories` returns, and `OutboxScope` makes a member of.
 
-    It is not a tuple, because Enum would unpack that.
-
-    Attributes:
-        number: the scope's number.
-        policy: how its shards behave.
-        on_failure: the argument; None if it was not given.
+    It is not a tuple, because Enum would unpack that. ``on_failure`` is None if it was not given.
     """
 
     number: int
@@ -141,12 +130,11 @@ def scope_categories(
         handler_timeout: seconds until a running handler loses its shard; None: as
             ``HYBRIDCLOUD["HANDLER_TIMEOUT"]``.
     """
-    alone = atomic or delivery is Delivery.AT_MOST_ONCE
     policy = Policy(
         coalesce=coalesce,
         on_failure=on_failure or OnFailure.BLOCK_SHARD,
         max_attempts=max_attempts,
-        ack=1 if alone else ack,
+        ack=1 if atomic or delivery is Delivery.AT_MOST_ONCE else ack,
         atomic=atomic,
         delivery=delivery,
         handler_timeout=handler_timeout,
@@ -170,17 +158,12 @@ class OutboxScope(enum.IntEnum):
         class Scope(OutboxScope, categories=Category):
             ORGANIZATION_SCOPE = scope_categories(0, {Category.ORGANIZATION_UPDATE})
 
-    Attributes:
-        policy: how the shards of the scope behave.
+    The ``policy`` of a member says how the shards of the scope behave.
     """
 
     policy: Policy
     declaration: ScopeDeclaration | None
 
-    @overload
-    def __new__(cls, value: int, /) -> Self: ...
-    @overload
-    def __new__(cls, value: ScopeDeclaration, /) -> Self: ...
     def __new__(cls, value: int | ScopeDeclaration, /) -> Self:
         """Make a member of a declaration; with a number, Enum looks one up."""
         given = value if isinstance(value, ScopeDeclaration) else None
@@ -196,8 +179,8 @@ class OutboxScope(enum.IntEnum):
         super().__init_subclass__(**kwargs)
         if not cls.__members__:
             return
-        check_numbers(cls, "scope")
-        check_scopes(cls, categories)
+        validation.check_numbers(cls, "scope")
+        validation.check_scopes(cls, categories)
         for category in categories or ():
             owner = scope_of(category.value)
             # A class of the same name is this one, of a module that is being reloaded.

@@ -1,5 +1,6 @@
 """Refuses wrong declarations of categories and scopes at import.
 
+What refuses raises ConfigurationError with the member's name.
 Numbers end up in tables and in messages on their way, so a later deployment cannot take a
 mistake back.
 """
@@ -22,15 +23,7 @@ _MOST: Final = 9999
 
 
 class Declared[M: IntEnum]:
-    """The members of all subclasses of one kind, by number.
-
-    Args:
-        what: ``"category"`` or ``"scope"``, for error messages.
-
-    Attributes:
-        classes: the classes by their full name, in the order of their declaration.
-        members: the members by number.
-    """
+    """All subclasses of one kind by name, and their members by number."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -38,10 +31,9 @@ class Declared[M: IntEnum]:
         self.members: dict[int, M] = {}
 
     def add(self, kind: type[M]) -> None:
-        """Record a class; it replaces one with the same module and name.
+        """Record a class, and refuse one with a number of another class.
 
-        Raises:
-            ConfigurationError: one of its numbers belongs to another class.
+        It replaces a class with the same module and name.
         """
         former = self.classes.get(class_name(kind))
         for member in kind:
@@ -86,11 +78,7 @@ def place(member: IntEnum) -> str:
 
 
 def check_numbers(kind: type[IntEnum], what: str) -> None:
-    """Refuse two names with one number, and numbers out of range.
-
-    Raises:
-        ConfigurationError: naming the member.
-    """
+    """Refuse two names with one number, and numbers out of range."""
     for name, member in kind.__members__.items():
         # Python makes the second of two equal numbers a silent alias of the first.
         if member.name != name:
@@ -107,11 +95,7 @@ def check_numbers(kind: type[IntEnum], what: str) -> None:
 
 
 def check_scopes(kind: type[OutboxScope], categories: type[OutboxCategory] | None) -> None:
-    """Refuse wrong scopes, and categories that are not in exactly one.
-
-    Raises:
-        ConfigurationError: naming scope and category.
-    """
+    """Refuse wrong scopes, and categories that are not in exactly one."""
     if categories is None or not categories.__members__:
         raise ConfigurationError(
             f"No categories named by scope class {class_name(kind)}. Declare it as "

@@ -43,9 +43,8 @@ _LEFT: Final = f"{_TAKE} AND virtualtransaction = ANY(%(writers)s)"
 class Fence(NamedTuple):
     """The transactions that were writing to a table; open once all ended.
 
-    Attributes:
-        table: the name of the table, unquoted.
-        writers: their virtual transaction ids, which can be stored as JSON.
+    The name of the table is unquoted. The writers are virtual transaction ids, which can be stored
+    as JSON.
     """
 
     table: str

@@ -65,11 +65,7 @@ class Engine:
         return bool(connection.in_atomic_block) and is_testcase_transaction(connection)
 
     def refuse_transaction(self, what: str) -> None:
-        """Refuse to go on in a transaction that is not a test case's own.
-
-        Raises:
-            OutboxTransactionError: such a transaction is open.
-        """
+        """Raise OutboxTransactionError in a block that is not a test case's own."""
         if open_blocks(self.connection):
             raise OutboxTransactionError(
                 f"Transaction open on {self.alias!r} while {what} of {self.tables.label} was asked "
@@ -108,15 +104,14 @@ class Engine:
     ) -> None:
         """Run statements in one transaction and one round trip.
 
+        If one fails, nothing of them is left.
+
         Args:
             statements: their texts; all take from the same parameters.
             params: the parameters by name.
             relaxed: commit without waiting for the disk; only for acknowledgements and releases
                 (rule 2).
             by_id: they find rows by the primary key alone, so fewer plans are forbidden.
-
-        Raises:
-            DatabaseError: the statements failed; nothing of them is left.
         """
         settings = f"{_PINS_BY_ID if by_id else _PINS}{_RELAXED if relaxed else ''}"
         self._insist(statements, params, settings, rows=False)

@@ -140,16 +140,12 @@ def _compile(
 
 
 def _read(entry: Mapping[str, Any]) -> Switch:
-    def given(name: str) -> Any:
-        value = entry.get(name)
-        return None if value in (None, "*", "") else value
-
-    identifier, cell = given("identifier"), given("cell")
+    given = {name: value for name, value in entry.items() if value not in (None, "*", "")}
     return Switch(
-        scope=_number(given("scope"), all_scopes()),
-        identifier=None if identifier is None else int(identifier),
-        cell=None if cell is None else str(cell),
-        category=_number(given("category"), all_categories()),
+        scope=_number(given.get("scope"), all_scopes()),
+        identifier=int(given["identifier"]) if "identifier" in given else None,
+        cell=str(given["cell"]) if "cell" in given else None,
+        category=_number(given.get("category"), all_categories()),
     )
 
 

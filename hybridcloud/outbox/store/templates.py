@@ -57,14 +57,10 @@ def statements() -> Mapping[str, str]:
 
 @cache
 def sql(tables: TableNames, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
-    """Return a named statement for these tables.
+    """Return a named statement for these tables, with more words if given.
 
-    Args:
-        tables: of an outbox.
-        name: the statement's name.
-        one: for a single shard.
-        off: heed shards and scopes that a switch stops.
-        more: further words to fill in, before the fragments.
+    With ``one`` it is for a single shard; with ``off`` it heeds shards and scopes that a switch
+    stops.
     """
     words = _words(tables, one=one)
     words.update((word, text.format(**words)) for word, text in more.items() if word != "which")

@@ -46,13 +46,10 @@ REFERENCING: Final = {
 
 
 class Trigger(NamedTuple):
-    """One trigger of a model.
+    """One trigger of a model; its function has the same name.
 
-    Attributes:
-        event: ``insert``, ``update``, ``delete`` or ``truncate``.
-        name: its name, and its function's.
-        body: the source of its function, with tables as `_somewhere` names them.
-        tables: the quoted names of these tables.
+    ``body`` is the function's source, with its ``tables``, which are quoted, as `_somewhere` names
+    them.
     """
 
     event: str
@@ -111,13 +108,8 @@ def _problem_of_cells(model: Any) -> str | None:
 
 
 def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
-    """Return the triggers that a model's table needs.
-
-    Raises:
-        ConfigurationError: triggers cannot write its messages.
-    """
-    problem = problem_of(model)
-    if problem is not None:
+    """Return a model's triggers; raise ConfigurationError for a problem."""
+    if (problem := problem_of(model)) is not None:
         raise ConfigurationError(
             f"No triggers for {model._meta.label}: {problem}. Change that, or leave outbox_via out."
         )

@@ -30,9 +30,8 @@ _SCHEMAS: Final = """
     JOIN pg_class c ON c.oid = to_regclass(t.name) JOIN pg_namespace n ON n.oid = c.relnamespace
 """
 _TREE: Final = """
-    SELECT c.oid::bigint, c.oid::regclass::text
-    FROM pg_class c
-    WHERE c.oid = to_regclass(%s) OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s)))
+    SELECT oid::bigint, oid::regclass::text FROM pg_class
+    WHERE oid = to_regclass(%s) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s)))
     ORDER BY 1
 """
 _INSTALLED: Final = """
@@ -95,6 +94,8 @@ def _install(
                 f"CREATE OR REPLACE FUNCTION {quote(trigger.name)}() RETURNS trigger "
                 f"LANGUAGE plpgsql AS $hybridcloud${trigger.body}$hybridcloud$"
             )
+        names = {trigger.name for trigger in expected}
+        stale: set[str] = set()
         for table, installed in _tables(connection, model):
             for trigger in expected:
                 timing = "BEFORE" if trigger.event == "truncate" else "AFTER"
@@ -106,9 +107,6 @@ def _install(
                     )
                     # CREATE OR REPLACE leaves a disabled trigger disabled.
                     cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER {quote(trigger.name)}")
-        names = {trigger.name for trigger in expected}
-        stale: set[str] = set()
-        for table, installed in _tables(connection, model):
             for name in installed.keys() - names:
                 cursor.execute(f"DROP TRIGGER {quote(name)} ON {table}")
                 stale.add(installed[name][0])

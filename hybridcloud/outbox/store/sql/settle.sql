@@ -13,8 +13,7 @@ DELETE FROM {failure} WHERE id = ANY(%(failure_ids)s)
 -- name: park
 -- Moves messages out of the outbox with their ids and dates, in one statement.
 WITH gone AS (
-    DELETE FROM {outbox} WHERE id = ANY(%(park_ids)s)
-    RETURNING id, {key}, category, object_identifier, payload, scheduled_from, scheduled_for, date_added, headers
+    DELETE FROM {outbox} WHERE id = ANY(%(park_ids)s) RETURNING *
 )
 INSERT INTO {parked} (id, {key}, category, object_identifier, payload, scheduled_from, scheduled_for,
                       date_added, headers, reason, error)
