@@ -132,15 +132,11 @@ class OutboxCategory(enum.IntEnum):
         return [kind(cell_name=name, **columns) for name in sorted(set(cell_names))]
 
     def _columns(
-        self,
-        model: Model | None,
-        payload: Payload,
-        shard_identifier: int | None,
-        object_identifier: int | None,
+        self, model: Model | None, payload: Payload, shard: int | None, about: int | None
     ) -> dict[str, Any]:
         scope = self.get_scope()
         shard, about = OutboxCategory.infer_identifiers(
-            scope, model, object_identifier=object_identifier, shard_identifier=shard_identifier
+            scope, model, object_identifier=about, shard_identifier=shard
         )
         return {
             "shard_scope": scope.value,

@@ -42,12 +42,8 @@ class CellMapping(NamedTuple):
 
     def columns(self, producing: type[Model]) -> tuple[str, str, str]:
         """Return the columns to match, in producer and mapping, and the cell's."""
-        mapping = self.resolved()
-        return (
-            _column(producing, self.match),
-            _column(mapping, self.on or self.match),
-            _column(mapping, self.cell),
-        )
+        mapping, on = self.resolved(), self.on or self.match
+        return _column(producing, self.match), _column(mapping, on), _column(mapping, self.cell)
 
     def problem(self, producing: type[Model]) -> str | None:
         """Say why a producing model's triggers cannot use this mapping."""

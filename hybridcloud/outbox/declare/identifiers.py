@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import FieldDoesNotExist, ObjectDoesNotExist
-from django.db import models
+from django.core.exceptions import ObjectDoesNotExist
 
 from hybridcloud.errors import IdentifierError
 from hybridcloud.outbox.declare.validation import full_name
@@ -13,34 +12,33 @@ from hybridcloud.outbox.declare.validation import full_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from django.db.models import Field, Model
+
     from hybridcloud.outbox.declare.scope import OutboxScope
 
 
-def own_id(scope: OutboxScope, model: models.Model | None) -> int:
+def own_id(scope: OutboxScope, model: Model | None) -> int:
     """Return the object identifier of a message about a model: its id."""
     instance = _given(scope, model, "object")
-    identifier = _as_integer(instance.pk)
-    if identifier is None:
+    if (identifier := _as_integer(instance.pk)) is None:
         why = "it is not saved" if instance.pk is None else f"its primary key is {instance.pk!r}"
         raise _error("object", scope, instance, f"{why}, and an integer is needed. Save it first")
     return identifier
 
 
-def shard_of(scope: OutboxScope, model: models.Model | None) -> int:
+def shard_of(scope: OutboxScope, model: Model | None) -> int:
     """Return the shard identifier of a message about a model."""
     instance = _given(scope, model, "shard")
     return _shard_at(scope, instance, shard_path(scope, type(instance)))
 
 
-def identifiers_of(
-    scope: OutboxScope, model: type[models.Model]
-) -> Callable[[models.Model], tuple[int, int]]:
+def identifiers_of(scope: OutboxScope, model: type[Model]) -> Callable[[Model], tuple[int, int]]:
     """Return a function from instances of a model to their (shard, object)."""
     path = shard_path(scope, model)
     return lambda instance: (_shard_at(scope, instance, path), own_id(scope, instance))
 
 
-def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
+def shard_path(scope: OutboxScope, model: type[Model]) -> str | None:
     """Return the path of attributes from an instance to its shard identifier.
 
     It is ``pk`` for the scope's owner. A model's own ``shard_key`` wins over the scope's.
@@ -55,25 +53,15 @@ def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
     return scope.policy.shard_key
 
 
-def shard_field(
-    scope: OutboxScope, model: type[models.Model]
-) -> models.Field[object, object] | None:
+def shard_field(scope: OutboxScope, model: type[Model]) -> Field[Any, Any] | None:
     """Return the model's column with the shard identifier, if it is one."""
     path = shard_path(scope, model)
-    if path is None or "." in path:
-        return None
     if path == "pk":
         return model._meta.pk
-    try:
-        field = model._meta.get_field(path)
-    except FieldDoesNotExist:
-        return None
-    if isinstance(field, models.Field) and field.concrete and field.attname == path:
-        return field
-    return None
+    return next((field for field in model._meta.concrete_fields if field.attname == path), None)
 
 
-def _given(scope: OutboxScope, model: models.Model | None, what: str) -> models.Model:
+def _given(scope: OutboxScope, model: Model | None, what: str) -> Model:
     if model is None:
         raise IdentifierError(
             f"No {what} identifier for a message of {full_name(scope)}: neither a model nor "
@@ -82,7 +70,7 @@ def _given(scope: OutboxScope, model: models.Model | None, what: str) -> models.
     return model
 
 
-def _shard_at(scope: OutboxScope, model: models.Model, path: str | None) -> int:
+def _shard_at(scope: OutboxScope, model: Model, path: str | None) -> int:
     if path is None:
         why = "the scope has no shard_key. Give it one, set shard_key on the model"
         raise _error("shard", scope, model, why)
@@ -97,8 +85,7 @@ def _shard_at(scope: OutboxScope, model: models.Model, path: str | None) -> int:
                 f"the path of an attribute that it has"
             )
             raise _error("shard", scope, model, why) from exc
-    identifier = _as_integer(value)
-    if identifier is None:
+    if (identifier := _as_integer(value)) is None:
         why = f"{path!r} is {value!r}, and an integer is needed. Set it"
         raise _error("shard", scope, model, why)
     return identifier
@@ -113,6 +100,6 @@ def _as_integer(value: object) -> int | None:
     return int(value) if isinstance(value, str) and value.isdecimal() else None
 
 
-def _error(what: str, scope: OutboxScope, model: models.Model, why: str) -> IdentifierError:
+def _error(what: str, scope: OutboxScope, model: Model, why: str) -> IdentifierError:
     about = f"a message of {full_name(scope)} about {model._meta.label}"
     return IdentifierError(f"No {what} identifier for {about}: {why}, or give {what}_identifier=.")

@@ -87,7 +87,8 @@ class ScopeDeclaration:
                         f"and dead-lettered if it fails. Leave {name} out"
                     )
         for name, value in (("ack", policy.ack), ("max_attempts", policy.max_attempts)):
-            if value is not None and not _is_count(value):
+            # True is an integer too.
+            if value is not None and (value is True or not isinstance(value, int) or value < 1):
                 yield f"{name} is {value!r}. Give an integer of at least 1"
         timeout = policy.handler_timeout
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
@@ -146,10 +147,6 @@ def scope_categories(
     return ScopeDeclaration(value, policy, on_failure)
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 class OutboxScope(enum.IntEnum):
     """What a shard is keyed by; members are made by `scope_categories`.
 
@@ -196,7 +193,6 @@ class OutboxScope(enum.IntEnum):
 scopes: Declared[OutboxScope] = Declared("scope")
 """The scopes of all apps."""
 _scope_by_category: dict[int, OutboxScope] = {}
-_retired: set[int] = set()
 
 
 def find_scope(number: int) -> OutboxScope | None:
@@ -211,7 +207,8 @@ def scope_of(category_number: int) -> OutboxScope | None:
 
 def is_retired(category_number: int) -> bool:
     """Say whether a scope retired the category, so its messages are dropped."""
-    return category_number in _retired
+    scope = _scope_by_category.get(category_number)
+    return scope is not None and category_number in scope.policy.retired
 
 
 def scope_name(number: int) -> str:
@@ -231,10 +228,8 @@ def scope_choices() -> list[tuple[int, str]]:
 
 
 def map_categories() -> None:
-    """Recompute which scope each category is in, and which are retired."""
+    """Recompute which scope each category is in."""
     _scope_by_category.clear()
-    _retired.clear()
     for scope in scopes:
-        _retired.update(each.value for each in scope.policy.retired)
         for each in scope.policy.categories | scope.policy.retired:
             _scope_by_category[each.value] = scope

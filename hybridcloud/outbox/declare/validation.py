@@ -1,8 +1,7 @@
 """Refuses wrong declarations of categories and scopes at import.
 
-What refuses raises ConfigurationError with the member's name.
-Numbers end up in tables and in messages on their way, so a later deployment cannot take a
-mistake back.
+Each refusal is a ConfigurationError that names the member. Numbers end up in tables and in messages
+on their way, so a later deployment cannot take a mistake back.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ class Declared[M: IntEnum]:
         self.members: dict[int, M] = {}
 
     def add(self, kind: type[M]) -> None:
-        """Record a class, and refuse one with a number of another class.
-
-        It replaces a class with the same module and name.
-        """
+        """Record a class, or replace one of its name; refuse a taken number."""
         former = self.classes.get(class_name(kind))
         for member in kind:
             taken = self.members.get(member.value)
@@ -86,8 +82,8 @@ def check_numbers(kind: type[IntEnum], what: str) -> None:
                 f"Duplicate number {member.value}: {what} {kind.__name__}.{name} has it, and so "
                 f"has {full_name(member)}. Give {name} a number of its own."
             )
-        is_ours = kind.__module__.startswith("hybridcloud.")
-        if member.value < 0 or (member.value > _MOST and not is_ours):
+        ours = kind.__module__.startswith("hybridcloud.")
+        if member.value < 0 or (member.value > _MOST and not ours):
             raise ConfigurationError(
                 f"Number {member.value} out of range: {what} {place(member)}. Use 0 to {_MOST}; "
                 f"higher numbers belong to the framework."
@@ -105,14 +101,12 @@ def check_scopes(kind: type[OutboxScope], categories: type[OutboxCategory] | Non
     for scope in kind:
         _check_scope(scope, categories)
         for category in scope.policy.categories | scope.policy.retired:
-            other = owners.setdefault(category.value, scope)
-            if other is not scope:
+            if (other := owners.setdefault(category.value, scope)) is not scope:
                 raise ConfigurationError(
                     f"Category in two scopes: {full_name(category)} is in {place(other)} and in "
                     f"{full_name(scope)}. Leave it in one of them."
                 )
-    missing = [full_name(each) for each in categories if each.value not in owners]
-    if missing:
+    if missing := [full_name(each) for each in categories if each.value not in owners]:
         raise ConfigurationError(
             f"Category in no scope: {', '.join(missing)}, of {class_name(kind)}. Add it to the "
             f"categories, or to retired, of one scope."

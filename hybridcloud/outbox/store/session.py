@@ -102,16 +102,10 @@ class Engine:
         relaxed: bool = False,
         by_id: bool = False,
     ) -> None:
-        """Run statements in one transaction and one round trip.
+        """Run statements in one transaction and one round trip, all or none.
 
-        If one fails, nothing of them is left.
-
-        Args:
-            statements: their texts; all take from the same parameters.
-            params: the parameters by name.
-            relaxed: commit without waiting for the disk; only for acknowledgements and releases
-                (rule 2).
-            by_id: they find rows by the primary key alone, so fewer plans are forbidden.
+        ``relaxed`` commits without waiting for the disk; only for acknowledgements and releases
+        (rule 2). ``by_id`` forbids fewer plans: rows are found by the primary key alone.
         """
         settings = f"{_PINS_BY_ID if by_id else _PINS}{_RELAXED if relaxed else ''}"
         self._insist(statements, params, settings, rows=False)

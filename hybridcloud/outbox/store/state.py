@@ -18,8 +18,6 @@ from django.db.models.functions import Now
 from hybridcloud.outbox.store.tables import MessageColumns, TargetCell
 from silos import cell_silo_model, control_silo_model
 
-# Sorts before every time, so a failure without a backoff is due.
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(hours=1)
 
@@ -103,7 +101,8 @@ class FailureColumns(models.Model):
     message_id = models.BigIntegerField()
     attempts = models.IntegerField()
     scheduled_from = models.DateTimeField(db_default=Now())
-    scheduled_for = models.DateTimeField(db_default=Value(LONG_AGO))
+    # The default sorts before every time, so a failure without a backoff is due.
+    scheduled_for = models.DateTimeField(db_default=Value(datetime(1970, 1, 1, tzinfo=UTC)))
     crashed = models.BooleanField(default=False, db_default=False)
     last_error = models.TextField()
     last_traceback = models.TextField()
@@ -134,18 +133,15 @@ def _group_indexes(*shard: str) -> list[models.Index]:
 
 def _one_per_level(*shard: str) -> list[models.BaseConstraint]:
     # One failure for what waits together: attempts belong to one message or group (rule 4).
-    keys = {
-        Level.SHARD: shard,
-        Level.CATEGORY: (*shard, "category"),
-        Level.OBJECT: (*shard, "category", "object_identifier"),
-    }
+    # A level's number says how many columns it adds to those of the shard.
+    group = (*shard, "category", "object_identifier")
     return [
         models.UniqueConstraint(
-            fields=fields,
+            fields=group[: len(shard) + level],
             condition=models.Q(level=level.value),
             name=f"%(class)s_{level.name.lower()}",
         )
-        for level, fields in keys.items()
+        for level in Level
     ]
 
 

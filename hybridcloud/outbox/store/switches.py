@@ -10,12 +10,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hybridcloud import options
-from hybridcloud.outbox.declare.category import OutboxCategory, all_categories
-from hybridcloud.outbox.declare.scope import OutboxScope, all_scopes
+from hybridcloud.outbox.declare.category import all_categories
+from hybridcloud.outbox.declare.scope import all_scopes
 from hybridcloud.outbox.store.key import ShardKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from enum import IntEnum
 
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
@@ -68,19 +69,13 @@ class Switches(NamedTuple):
 
     def stopped_categories(self, key: ShardKey) -> frozenset[int]:
         """Return the categories that are switched off in the shard."""
-        return frozenset(
-            switch.category
-            for switch in self.categories
-            if switch.category is not None and _names(switch, key)
-        )
+        named = (switch.category for switch in self.categories if _names(switch, key))
+        return frozenset(category for category in named if category is not None)
 
     def scopes_of(self, cell: str | None) -> frozenset[int]:
         """Return the scopes that are stopped for a target cell."""
-        return self.scopes | {
-            switch.scope
-            for switch in self.shards
-            if switch.scope is not None and switch.identifier is None and switch.cell == cell
-        }
+        whole = (each for each in self.shards if each.identifier is None and each.cell == cell)
+        return self.scopes.union(each.scope for each in whole if each.scope is not None)
 
     def shards_of(self, cell: str | None) -> list[tuple[int, int]]:
         """Return the (scope, identifier) of shards stopped for a target cell."""
@@ -109,21 +104,16 @@ def current() -> Switches:
 
 
 def _names(switch: Switch, key: ShardKey) -> bool:
-    return (
-        switch.scope in (None, key.scope)
-        and switch.identifier in (None, key.identifier)
-        and switch.cell in (None, key.cell)
-    )
+    # Both begin with scope, identifier and cell.
+    return all(named in (None, own) for named, own in zip(switch, key, strict=False))
 
 
 @lru_cache(maxsize=16)
 def _compile(
-    raw: tuple[tuple[tuple[str, Any], ...], ...],
-    organizations: tuple[int, ...],
-    users: tuple[int, ...],
+    raw: tuple[tuple[tuple[str, Any], ...], ...], orgs: tuple[int, ...], users: tuple[int, ...]
 ) -> Switches:
     switches = [_read(dict(entry)) for entry in raw]
-    for name, identifiers in (("ORGANIZATION_SCOPE", organizations), ("USER_SCOPE", users)):
+    for name, identifiers in (("ORGANIZATION_SCOPE", orgs), ("USER_SCOPE", users)):
         for scope in all_scopes():
             if scope.name == name:
                 switches += [Switch(scope.value, int(identifier)) for identifier in identifiers]
@@ -149,9 +139,7 @@ def _read(entry: Mapping[str, Any]) -> Switch:
     )
 
 
-def _number(
-    value: int | str | None, members: Iterable[OutboxScope] | Iterable[OutboxCategory]
-) -> int | None:
+def _number(value: int | str | None, members: Iterable[IntEnum]) -> int | None:
     """Return the number of a scope or category, given by number or name."""
     # -1 for an unknown name matches nothing, whereas None would match everything.
     if value is None or isinstance(value, int):

@@ -59,14 +59,12 @@ def statements() -> Mapping[str, str]:
 def sql(tables: TableNames, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
     """Return a named statement for these tables, with more words if given.
 
-    With ``one`` it is for a single shard; with ``off`` it heeds shards and scopes that a switch
-    stops.
+    With ``one`` for a single shard; with ``off`` heeding shards and scopes that a switch stops.
     """
     words = _words(tables, one=one)
     words.update((word, text.format(**words)) for word, text in more.items() if word != "which")
     for word, text in fragments().items():
         if word == "not_off":
-            # Left out if no switch is set, as nearly always: it takes a tenth of a claim.
             words[word] = f"{text.format(**words)} " if off else ""
         elif "{switched}" not in text or "switched" in words:
             words[word] = text.format(**words)

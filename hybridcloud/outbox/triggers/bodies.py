@@ -179,9 +179,7 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     if fans_out and model.trigger_cells != "all":
         # Cells that are no longer the row's may still hold a copy.
         left = f"{_cells_of_row(model, 'o')} EXCEPT {mine}"
-        updated.append(
-            message("o", "n", 0, left, f"{stays} AND o.{shard_column} = n.{shard_column}")
-        )
+        updated += [message("o", "n", 0, left, f"{stays} AND o.{shard_column} = n.{shard_column}")]
     # A full join is hashed or merged. A plain join would be planned for one row, as nested loops,
     # and plpgsql would keep that plan for ten thousand rows.
     joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"

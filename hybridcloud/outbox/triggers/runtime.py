@@ -46,8 +46,7 @@ class triggered:  # noqa: N801 - used like a function; a generator would slow do
         connection = connections[self._using]
         # What is buffered is older than the change, so it must get lower ids.
         write_buffered(connection)
-        headers = current_headers()
-        if headers is not None:
+        if (headers := current_headers()) is not None:
             self._lent = _lent_headers(connection, headers)
             self._lent.__enter__()
 
