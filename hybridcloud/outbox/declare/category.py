@@ -14,7 +14,7 @@ from django.apps import apps
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import InvalidOutboxError
-from hybridcloud.outbox.declare import identifiers
+from hybridcloud.outbox.declare.identifiers import own_id, shard_of
 from hybridcloud.outbox.declare.scope import (
     OutboxScope,
     is_retired,
@@ -67,8 +67,8 @@ class OutboxCategory(enum.IntEnum):
             )
         return scope
 
+    @staticmethod
     def infer_identifiers(
-        self,
         scope: OutboxScope,
         model: Model | None,
         *,
@@ -80,9 +80,11 @@ class OutboxCategory(enum.IntEnum):
         Raises:
             IdentifierError: one is not given and cannot be inferred.
         """
-        return identifiers.infer_identifiers(
-            scope, model, object_identifier=object_identifier, shard_identifier=shard_identifier
-        )
+        if object_identifier is None:
+            object_identifier = own_id(scope, model)
+        if shard_identifier is None:
+            shard_identifier = shard_of(scope, model)
+        return shard_identifier, object_identifier
 
     def as_cell_outbox(
         self,
@@ -118,15 +120,9 @@ class OutboxCategory(enum.IntEnum):
         object_identifier: int | None = None,
         outbox: type[ControlMessage] | None = None,
     ) -> list[ControlMessage]:
-        """Make one unsaved message of this category for each cell.
+        """Make one unsaved message of this category for each of the cells.
 
-        Args:
-            cell_names: the cells to tell.
-            model: what the messages are about; None where both identifiers are given.
-            payload: JSON that the handlers get.
-            shard_identifier: overrides the model's.
-            object_identifier: overrides the model's id.
-            outbox: the table; default the first one of the settings.
+        The other arguments are those of `as_cell_outbox`.
 
         Raises:
             IdentifierError: an identifier is not given and cannot be inferred.
@@ -136,15 +132,11 @@ class OutboxCategory(enum.IntEnum):
         return [kind(cell_name=name, **columns) for name in sorted(set(cell_names))]
 
     def _columns(
-        self,
-        model: Model | None,
-        payload: Payload,
-        shard_identifier: int | None,
-        object_identifier: int | None,
+        self, model: Model | None, payload: Payload, shard: int | None, about: int | None
     ) -> dict[str, Any]:
         scope = self.get_scope()
-        shard, about = identifiers.infer_identifiers(
-            scope, model, object_identifier=object_identifier, shard_identifier=shard_identifier
+        shard, about = OutboxCategory.infer_identifiers(
+            scope, model, object_identifier=about, shard_identifier=shard
         )
         return {
             "shard_scope": scope.value,
@@ -160,7 +152,8 @@ class OutboxCategory(enum.IntEnum):
         Raises:
             RegistryError: another model has the category.
         """
-        _connect(self, model, SiloMode.CELL)
+        connected_models.add(self, model)
+        _connected_modes[self.value] = SiloMode.CELL
 
     def connect_control_model_updates(self, model: type[Model]) -> None:
         """Have a model's own handlers handle this category in control.
@@ -168,7 +161,8 @@ class OutboxCategory(enum.IntEnum):
         Raises:
             RegistryError: another model has the category.
         """
-        _connect(self, model, SiloMode.CONTROL)
+        connected_models.add(self, model)
+        _connected_modes[self.value] = SiloMode.CONTROL
 
 
 _categories: Declared[OutboxCategory] = Declared("category")
@@ -191,7 +185,7 @@ def category_name(number: int) -> str:
 
 def all_categories() -> tuple[OutboxCategory, ...]:
     """Return the categories of all apps."""
-    return tuple(_categories.members.values())
+    return tuple(_categories)
 
 
 def category_choices() -> list[tuple[int, str]]:
@@ -201,9 +195,8 @@ def category_choices() -> list[tuple[int, str]]:
 
 def categories_without_scope() -> tuple[type[OutboxCategory], ...]:
     """Return the category classes that no scope class names."""
-    return tuple(
-        kind for kind in _categories.classes() if any(scope_of(each.value) is None for each in kind)
-    )
+    kinds = _categories.classes.values()
+    return tuple(kind for kind in kinds if any(scope_of(each.value) is None for each in kind))
 
 
 def validated_scope(scope_number: int, category_number: int) -> OutboxScope:
@@ -240,22 +233,15 @@ def connected_mode(category: OutboxCategory) -> SiloMode | None:
 @contextmanager
 def restored_declarations() -> Iterator[None]:
     """Undo at the end what was declared inside the block; for tests."""
-    before = _categories.snapshot(), scopes.snapshot()
     modes = dict(_connected_modes)
-    with connected_models.opened():
-        try:
+    try:
+        with connected_models.opened(), _categories.restored(), scopes.restored():
             yield
-        finally:
-            _categories.restore(before[0])
-            scopes.restore(before[1])
-            _connected_modes.clear()
-            _connected_modes.update(modes)
-            map_categories()
-
-
-def _connect(category: OutboxCategory, model: type[Model], mode: SiloMode) -> None:
-    connected_models.add(category, model)
-    _connected_modes[category.value] = mode
+    finally:
+        _connected_modes.clear()
+        _connected_modes.update(modes)
+        # Last, from the scopes that are left.
+        map_categories()
 
 
 def _default_outbox(mode: SiloMode) -> type[Model]:

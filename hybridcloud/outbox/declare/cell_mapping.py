@@ -40,22 +40,10 @@ class CellMapping(NamedTuple):
         """Return the mapping's model."""
         return apps.get_model(self.model) if isinstance(self.model, str) else self.model
 
-    def table(self) -> str:
-        """Return the name of the mapping's table."""
-        return self.resolved()._meta.db_table
-
     def columns(self, producing: type[Model]) -> tuple[str, str, str]:
-        """Return the columns to match, in producer and mapping, and the cell's.
-
-        Raises:
-            FieldDoesNotExist: one of the models does not have such a column.
-        """
-        mapping = self.resolved()
-        return (
-            _column(producing, self.match),
-            _column(mapping, self.on or self.match),
-            _column(mapping, self.cell),
-        )
+        """Return the columns to match, in producer and mapping, and the cell's."""
+        mapping, on = self.resolved(), self.on or self.match
+        return _column(producing, self.match), _column(mapping, on), _column(mapping, self.cell)
 
     def problem(self, producing: type[Model]) -> str | None:
         """Say why a producing model's triggers cannot use this mapping."""
@@ -68,23 +56,18 @@ class CellMapping(NamedTuple):
             return f"trigger_cells names {mapping._meta.label}, which is not a table of control"
         return None
 
-    def names_for(self, value: Any, using: str) -> list[str]:
-        """Return the cells of an object as the triggers find them."""
-        rows = (
-            self.resolved()._default_manager.using(using).filter(**{self.on or self.match: value})
-        )
-        return sorted(set(rows.values_list(self.cell, flat=True)))
-
 
 type TriggerCells = Literal["all"] | CellMapping
 
 
 def names_of_row(instance: Any) -> Collection[str]:
-    """Return the cells to tell about a row of a model with ``trigger_cells``."""
+    """Return the cells to tell about a row, as its model's triggers find them."""
     cells: TriggerCells = instance.trigger_cells
     if cells == "all":
         return [cell.name for cell in all_cells()]
-    return cells.names_for(getattr(instance, cells.match), instance._state.db)
+    mapped = cells.resolved()._default_manager.using(instance._state.db)
+    rows = mapped.filter(**{cells.on or cells.match: getattr(instance, cells.match)})
+    return sorted(set(rows.values_list(cells.cell, flat=True)))
 
 
 def _column(model: type[Model], name: str) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import FieldDoesNotExist, ObjectDoesNotExist
-from django.db import models
+from django.core.exceptions import ObjectDoesNotExist
 
 from hybridcloud.errors import IdentifierError
 from hybridcloud.outbox.declare.validation import full_name
@@ -13,57 +12,33 @@ from hybridcloud.outbox.declare.validation import full_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from django.db.models import Field, Model
+
     from hybridcloud.outbox.declare.scope import OutboxScope
 
 
-def infer_identifiers(
-    scope: OutboxScope,
-    model: models.Model | None,
-    *,
-    object_identifier: int | None = None,
-    shard_identifier: int | None = None,
-) -> tuple[int, int]:
-    """Return the shard identifier and the object identifier of a message.
-
-    Args:
-        scope: the scope of the message's category.
-        model: the instance that the message is about; None where both are given.
-        object_identifier: default the instance's id.
-        shard_identifier: default the instance's id if its model owns the
-            scope, else what the shard key names.
-
-    Raises:
-        IdentifierError: one of the two is not given and cannot be inferred.
-    """
-    if object_identifier is None:
-        if model is None:
-            raise IdentifierError(
-                f"No object identifier for a message of {full_name(scope)}: neither a model nor "
-                f"object_identifier= was given. Give one of them."
-            )
-        object_identifier = _own_id(scope, model)
-    if shard_identifier is None:
-        if model is None:
-            raise IdentifierError(
-                f"No shard identifier for a message of {full_name(scope)}: neither a model nor "
-                f"shard_identifier= was given. Give one of them."
-            )
-        shard_identifier = _shard_of(scope, model, shard_path(scope, type(model)))
-    return shard_identifier, object_identifier
+def own_id(scope: OutboxScope, model: Model | None) -> int:
+    """Return the object identifier of a message about a model: its id."""
+    instance = _given(scope, model, "object")
+    if (identifier := _as_integer(instance.pk)) is None:
+        why = "it is not saved" if instance.pk is None else f"its primary key is {instance.pk!r}"
+        raise _error("object", scope, instance, f"{why}, and an integer is needed. Save it first")
+    return identifier
 
 
-def identifiers_of(
-    scope: OutboxScope, model: type[models.Model]
-) -> Callable[[models.Model], tuple[int, int]]:
-    """Return a function from a model's instance to its (shard, object).
+def shard_of(scope: OutboxScope, model: Model | None) -> int:
+    """Return the shard identifier of a message about a model."""
+    instance = _given(scope, model, "shard")
+    return _shard_at(scope, instance, shard_path(scope, type(instance)))
 
-    It raises like `infer_identifiers`.
-    """
+
+def identifiers_of(scope: OutboxScope, model: type[Model]) -> Callable[[Model], tuple[int, int]]:
+    """Return a function from instances of a model to their (shard, object)."""
     path = shard_path(scope, model)
-    return lambda instance: (_shard_of(scope, instance, path), _own_id(scope, instance))
+    return lambda instance: (_shard_at(scope, instance, path), own_id(scope, instance))
 
 
-def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
+def shard_path(scope: OutboxScope, model: type[Model]) -> str | None:
     """Return the path of attributes from an instance to its shard identifier.
 
     It is ``pk`` for the scope's owner. A model's own ``shard_key`` wins over the scope's.
@@ -78,65 +53,42 @@ def shard_path(scope: OutboxScope, model: type[models.Model]) -> str | None:
     return scope.policy.shard_key
 
 
-def shard_field(
-    scope: OutboxScope, model: type[models.Model]
-) -> models.Field[object, object] | None:
+def shard_field(scope: OutboxScope, model: type[Model]) -> Field[Any, Any] | None:
     """Return the model's column with the shard identifier, if it is one."""
     path = shard_path(scope, model)
-    if path is None or "." in path:
-        return None
     if path == "pk":
         return model._meta.pk
-    try:
-        field = model._meta.get_field(path)
-    except FieldDoesNotExist:
-        return None
-    if isinstance(field, models.Field) and field.concrete and field.attname == path:
-        return field
-    return None
+    return next((field for field in model._meta.concrete_fields if field.attname == path), None)
 
 
-def _own_id(scope: OutboxScope, model: models.Model) -> int:
-    identifier = _as_integer(model.pk)
-    if identifier is not None:
-        return identifier
-    why = "it is not saved" if model.pk is None else f"its primary key is {model.pk!r}"
-    raise IdentifierError(
-        f"No object identifier for a message of {full_name(scope)} about {_label(model)}: {why}, and an "
-        f"integer is needed. Save it first, or give object_identifier=."
-    )
-
-
-def _shard_of(scope: OutboxScope, model: models.Model, path: str | None) -> int:
-    if path is None:
+def _given(scope: OutboxScope, model: Model | None, what: str) -> Model:
+    if model is None:
         raise IdentifierError(
-            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: the scope has "
-            f"no shard_key. Give it one, set shard_key on the model, or give shard_identifier=."
+            f"No {what} identifier for a message of {full_name(scope)}: neither a model nor "
+            f"{what}_identifier= was given. Give one of them."
         )
+    return model
+
+
+def _shard_at(scope: OutboxScope, model: Model, path: str | None) -> int:
+    if path is None:
+        why = "the scope has no shard_key. Give it one, set shard_key on the model"
+        raise _error("shard", scope, model, why)
     value: object = model
     for attribute in path.split("."):
-        value = _step(scope, model, path, value, attribute)
-    identifier = _as_integer(value)
-    if identifier is None:
-        raise IdentifierError(
-            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: {path!r} is "
-            f"{value!r}, and an integer is needed. Set it, or give shard_identifier=."
-        )
+        try:
+            value = getattr(value, attribute)
+        except (AttributeError, ObjectDoesNotExist) as exc:
+            where = "it" if value is model else type(value).__name__
+            why = (
+                f"{where} has no {attribute!r} (shard key {path!r}). Set shard_key on the model to "
+                f"the path of an attribute that it has"
+            )
+            raise _error("shard", scope, model, why) from exc
+    if (identifier := _as_integer(value)) is None:
+        why = f"{path!r} is {value!r}, and an integer is needed. Set it"
+        raise _error("shard", scope, model, why)
     return identifier
-
-
-def _step(
-    scope: OutboxScope, model: models.Model, path: str, value: object, attribute: str
-) -> object:
-    try:
-        return getattr(value, attribute)
-    except (AttributeError, ObjectDoesNotExist) as exc:
-        where = "it" if value is model else type(value).__name__
-        raise IdentifierError(
-            f"No shard identifier for a message of {full_name(scope)} about {_label(model)}: {where} has no "
-            f"{attribute!r} (shard key {path!r}). Set shard_key on the model to the path of an "
-            f"attribute that it has, or give shard_identifier=."
-        ) from exc
 
 
 def _as_integer(value: object) -> int | None:
@@ -148,5 +100,6 @@ def _as_integer(value: object) -> int | None:
     return int(value) if isinstance(value, str) and value.isdecimal() else None
 
 
-def _label(model: models.Model) -> str:
-    return str(model._meta.label)
+def _error(what: str, scope: OutboxScope, model: Model, why: str) -> IdentifierError:
+    about = f"a message of {full_name(scope)} about {model._meta.label}"
+    return IdentifierError(f"No {what} identifier for {about}: {why}, or give {what}_identifier=.")

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self
 
 from hybridcloud.errors import ConfigurationError
-from hybridcloud.outbox.declare.validation import (
-    Declared,
-    check_numbers,
-    check_scopes,
-    full_name,
-    place,
-)
+from hybridcloud.outbox.declare import validation
+from hybridcloud.outbox.declare.validation import Declared, class_name, full_name, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,19 +38,8 @@ class Delivery(enum.Enum):
 class Policy:
     """How the shards of a scope behave; each default is the safe one.
 
-    Attributes:
-        coalesce: handle only the newest of several messages of one category and object.
-        on_failure: how much of the shard waits when a handler fails.
-        max_attempts: attempts after which a message is dead-lettered; None: retried for ever.
-        ack: messages per acknowledgement.
-        atomic: the handler runs in one transaction with its acknowledgement.
-        delivery: at least once, or at most once.
-        handler_timeout: seconds after which a running handler loses its shard;
-            None: as ``HYBRIDCLOUD["HANDLER_TIMEOUT"]``.
-        shard_key: attribute of a model that holds its shard identifier.
-        owner: label of the model whose id is the shard identifier.
-        categories: those in use in the scope.
-        retired: those no longer in use; their messages are dropped and counted.
+    The attributes are the arguments of `scope_categories`, which documents them; ``ack`` is always
+    1 in atomic and at-most-once scopes.
     """
 
     coalesce: bool = True
@@ -80,12 +64,7 @@ class Policy:
 class ScopeDeclaration:
     """What `scope_categories` returns, and `OutboxScope` makes a member of.
 
-    It is not a tuple, because Enum would unpack that.
-
-    Attributes:
-        number: the scope's number.
-        policy: how its shards behave.
-        on_failure: the argument; None if it was not given.
+    It is not a tuple, because Enum would unpack that. ``on_failure`` is None if it was not given.
     """
 
     number: int
@@ -96,19 +75,20 @@ class ScopeDeclaration:
         """Yield what is wrong in the declaration, each with what to do about it."""
         policy = self.policy
         if policy.delivery is Delivery.AT_MOST_ONCE:
-            given = {
-                "atomic": policy.atomic,
-                "on_failure": self.on_failure is not None,
-                "max_attempts": policy.max_attempts is not None,
-            }
-            for name, is_given in given.items():
-                if is_given:
+            given = (
+                ("atomic", policy.atomic or None),
+                ("on_failure", self.on_failure),
+                ("max_attempts", policy.max_attempts),
+            )
+            for name, argument in given:
+                if argument is not None:
                     yield (
                         f"AT_MOST_ONCE cannot be combined with {name}: a message is tried once "
                         f"and dead-lettered if it fails. Leave {name} out"
                     )
         for name, value in (("ack", policy.ack), ("max_attempts", policy.max_attempts)):
-            if value is not None and not _is_count(value):
+            # True is an integer too.
+            if value is not None and (value is True or not isinstance(value, int) or value < 1):
                 yield f"{name} is {value!r}. Give an integer of at least 1"
         timeout = policy.handler_timeout
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
@@ -148,14 +128,14 @@ def scope_categories(
         atomic: run the handler in a transaction with its acknowledgement; for
             handlers that write to the same database only.
         delivery: with at most once, a failed message is dead-lettered at once.
-        handler_timeout: seconds until a running handler loses its shard.
+        handler_timeout: seconds until a running handler loses its shard; None: as
+            ``HYBRIDCLOUD["HANDLER_TIMEOUT"]``.
     """
-    alone = atomic or delivery is Delivery.AT_MOST_ONCE
     policy = Policy(
         coalesce=coalesce,
         on_failure=on_failure or OnFailure.BLOCK_SHARD,
         max_attempts=max_attempts,
-        ack=1 if alone else ack,
+        ack=1 if atomic or delivery is Delivery.AT_MOST_ONCE else ack,
         atomic=atomic,
         delivery=delivery,
         handler_timeout=handler_timeout,
@@ -167,10 +147,6 @@ def scope_categories(
     return ScopeDeclaration(value, policy, on_failure)
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 class OutboxScope(enum.IntEnum):
     """What a shard is keyed by; members are made by `scope_categories`.
 
@@ -179,25 +155,19 @@ class OutboxScope(enum.IntEnum):
         class Scope(OutboxScope, categories=Category):
             ORGANIZATION_SCOPE = scope_categories(0, {Category.ORGANIZATION_UPDATE})
 
-    Attributes:
-        policy: how the shards of the scope behave.
+    The ``policy`` of a member says how the shards of the scope behave.
     """
 
     policy: Policy
     declaration: ScopeDeclaration | None
 
-    @overload
-    def __new__(cls, value: int, /) -> Self: ...
-    @overload
-    def __new__(cls, value: ScopeDeclaration, /) -> Self: ...
     def __new__(cls, value: int | ScopeDeclaration, /) -> Self:
         """Make a member of a declaration; with a number, Enum looks one up."""
         given = value if isinstance(value, ScopeDeclaration) else None
         number = value if isinstance(value, int) else value.number
         member = int.__new__(cls, number)
-        member._value_ = number
-        member.declaration = given
-        member.policy = given.policy if given is not None else Policy()
+        member._value_, member.declaration = number, given
+        member.policy = Policy() if given is None else given.policy
         return member
 
     def __init_subclass__(
@@ -206,10 +176,16 @@ class OutboxScope(enum.IntEnum):
         super().__init_subclass__(**kwargs)
         if not cls.__members__:
             return
-        check_numbers(cls, "scope")
-        check_scopes(cls, categories)
+        validation.check_numbers(cls, "scope")
+        validation.check_scopes(cls, categories)
         for category in categories or ():
-            _refuse_second_owner(cls, category)
+            owner = scope_of(category.value)
+            # A class of the same name is this one, of a module that is being reloaded.
+            if owner is not None and class_name(type(owner)) != class_name(cls):
+                raise ConfigurationError(
+                    f"Category in two scopes: {full_name(category)} is in {place(owner)} and in "
+                    f"scope class {class_name(cls)}. Name the categories in one of them."
+                )
         scopes.add(cls)
         map_categories()
 
@@ -217,7 +193,6 @@ class OutboxScope(enum.IntEnum):
 scopes: Declared[OutboxScope] = Declared("scope")
 """The scopes of all apps."""
 _scope_by_category: dict[int, OutboxScope] = {}
-_retired: set[int] = set()
 
 
 def find_scope(number: int) -> OutboxScope | None:
@@ -232,7 +207,8 @@ def scope_of(category_number: int) -> OutboxScope | None:
 
 def is_retired(category_number: int) -> bool:
     """Say whether a scope retired the category, so its messages are dropped."""
-    return category_number in _retired
+    scope = _scope_by_category.get(category_number)
+    return scope is not None and category_number in scope.policy.retired
 
 
 def scope_name(number: int) -> str:
@@ -243,7 +219,7 @@ def scope_name(number: int) -> str:
 
 def all_scopes() -> tuple[OutboxScope, ...]:
     """Return the scopes of all apps."""
-    return tuple(scopes.members.values())
+    return tuple(scopes)
 
 
 def scope_choices() -> list[tuple[int, str]]:
@@ -251,22 +227,9 @@ def scope_choices() -> list[tuple[int, str]]:
     return sorted((each.value, each.name) for each in scopes)
 
 
-def _refuse_second_owner(kind: type[OutboxScope], category: OutboxCategory) -> None:
-    owner = _scope_by_category.get(category.value)
-    if owner is None or category not in owner.policy.categories | owner.policy.retired:
-        return
-    if (type(owner).__module__, type(owner).__qualname__) != (kind.__module__, kind.__qualname__):
-        raise ConfigurationError(
-            f"Category in two scopes: {full_name(category)} is in {place(owner)} and in scope "
-            f"class {kind.__module__}.{kind.__qualname__}. Name the categories in one of them."
-        )
-
-
 def map_categories() -> None:
-    """Recompute which scope each category is in, and which are retired."""
+    """Recompute which scope each category is in."""
     _scope_by_category.clear()
-    _retired.clear()
     for scope in scopes:
-        _retired.update(each.value for each in scope.policy.retired)
         for each in scope.policy.categories | scope.policy.retired:
             _scope_by_category[each.value] = scope

@@ -5,13 +5,12 @@ Receivers are connected with the category as sender::
     @receiver(process_cell_outbox, sender=Category.AUDIT_LOG_EVENT)
     def record(payload, object_identifier, shard_identifier, **kwargs): ...
 
-Keyword arguments: ``payload`` (JSON or None), ``object_identifier``,
-``shard_identifier``, ``shard_scope``, ``date_added``, ``scheduled_for`` (aware
-datetimes) and ``message_id``; for control messages also ``cell_name``, the
-target. A receiver is called one or more times for a message (at most once in
-such scopes), with an object's newest payload in scopes that coalesce, and
-outside any transaction except in atomic scopes. Any exception but `RetryLater`
-counts as a failure of the message.
+Keyword arguments: ``payload`` (JSON or None), ``object_identifier``, ``shard_identifier``,
+``shard_scope``, ``date_added``, ``scheduled_for`` (aware datetimes) and ``message_id``; for control
+messages also ``cell_name``, the target. A receiver is called one or more times for a message (at
+most once in such scopes), with an object's newest payload in scopes that coalesce, and outside any
+transaction except in atomic scopes. Any exception but `RetryLater` counts as a failure of the
+message.
 """
 
 from __future__ import annotations

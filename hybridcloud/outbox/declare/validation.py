@@ -1,11 +1,12 @@
 """Refuses wrong declarations of categories and scopes at import.
 
-Numbers end up in tables and in messages on their way, so a later deployment cannot take a
-mistake back.
+Each refusal is a ConfigurationError that names the member. Numbers end up in tables and in messages
+on their way, so a later deployment cannot take a mistake back.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from hybridcloud.errors import ConfigurationError
@@ -18,31 +19,19 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.declare.scope import OutboxScope
 
 _MOST: Final = 9999
-_FRAMEWORK: Final = "hybridcloud."
 
 
 class Declared[M: IntEnum]:
-    """The members of all subclasses of one kind, by number.
-
-    Args:
-        what: ``"category"`` or ``"scope"``, for error messages.
-
-    Attributes:
-        members: the members by number.
-    """
+    """All subclasses of one kind by name, and their members by number."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._classes: dict[tuple[str, str], type[M]] = {}
+        self.classes: dict[str, type[M]] = {}
         self.members: dict[int, M] = {}
 
     def add(self, kind: type[M]) -> None:
-        """Record a class; it replaces one with the same module and name.
-
-        Raises:
-            ConfigurationError: one of its numbers belongs to another class.
-        """
-        former = self._classes.get(_identity(kind))
+        """Record a class, or replace one of its name; refuse a taken number."""
+        former = self.classes.get(class_name(kind))
         for member in kind:
             taken = self.members.get(member.value)
             if taken is not None and type(taken) is not former:
@@ -53,23 +42,25 @@ class Declared[M: IntEnum]:
         # Of a reloaded module: members that the new class dropped must go.
         for number in [n for n, member in self.members.items() if type(member) is former]:
             del self.members[number]
-        self._classes[_identity(kind)] = kind
+        self.classes[class_name(kind)] = kind
         self.members.update({member.value: member for member in kind})
-
-    def classes(self) -> tuple[type[M], ...]:
-        """Return all classes, in the order of their declaration."""
-        return tuple(self._classes.values())
 
     def __iter__(self) -> Iterator[M]:
         return iter(self.members.values())
 
-    def snapshot(self) -> tuple[dict[tuple[str, str], type[M]], dict[int, M]]:
-        """Return the present state, for `restore`."""
-        return dict(self._classes), dict(self.members)
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Undo at the end what was declared inside the block."""
+        before = dict(self.classes), dict(self.members)
+        try:
+            yield
+        finally:
+            self.classes, self.members = before
 
-    def restore(self, state: tuple[dict[tuple[str, str], type[M]], dict[int, M]]) -> None:
-        """Undo what was declared since `snapshot`."""
-        self._classes, self.members = dict(state[0]), dict(state[1])
+
+def class_name(kind: type[IntEnum]) -> str:
+    """Return a class's name with its module."""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def full_name(member: IntEnum) -> str:
@@ -79,15 +70,11 @@ def full_name(member: IntEnum) -> str:
 
 def place(member: IntEnum) -> str:
     """Return a member's full name with its module, for errors about two apps."""
-    return f"{type(member).__module__}.{type(member).__qualname__}.{member.name}"
+    return f"{class_name(type(member))}.{member.name}"
 
 
 def check_numbers(kind: type[IntEnum], what: str) -> None:
-    """Refuse two names with one number, and numbers out of range.
-
-    Raises:
-        ConfigurationError: naming the member.
-    """
+    """Refuse two names with one number, and numbers out of range."""
     for name, member in kind.__members__.items():
         # Python makes the second of two equal numbers a silent alias of the first.
         if member.name != name:
@@ -95,8 +82,8 @@ def check_numbers(kind: type[IntEnum], what: str) -> None:
                 f"Duplicate number {member.value}: {what} {kind.__name__}.{name} has it, and so "
                 f"has {full_name(member)}. Give {name} a number of its own."
             )
-        framework = kind.__module__.startswith(_FRAMEWORK)
-        if member.value < 0 or (member.value > _MOST and not framework):
+        ours = kind.__module__.startswith("hybridcloud.")
+        if member.value < 0 or (member.value > _MOST and not ours):
             raise ConfigurationError(
                 f"Number {member.value} out of range: {what} {place(member)}. Use 0 to {_MOST}; "
                 f"higher numbers belong to the framework."
@@ -104,59 +91,47 @@ def check_numbers(kind: type[IntEnum], what: str) -> None:
 
 
 def check_scopes(kind: type[OutboxScope], categories: type[OutboxCategory] | None) -> None:
-    """Refuse wrong scopes, and categories that are not in exactly one.
-
-    Raises:
-        ConfigurationError: naming scope and category.
-    """
+    """Refuse wrong scopes, and categories that are not in exactly one."""
     if categories is None or not categories.__members__:
         raise ConfigurationError(
-            f"No categories named by scope class {kind.__module__}.{kind.__qualname__}. Declare "
-            f"it as class {kind.__name__}(OutboxScope, categories=Category)."
+            f"No categories named by scope class {class_name(kind)}. Declare it as "
+            f"class {kind.__name__}(OutboxScope, categories=Category)."
         )
     owners: dict[int, OutboxScope] = {}
     for scope in kind:
         _check_scope(scope, categories)
         for category in scope.policy.categories | scope.policy.retired:
-            other = owners.setdefault(category.value, scope)
-            if other is not scope:
+            if (other := owners.setdefault(category.value, scope)) is not scope:
                 raise ConfigurationError(
                     f"Category in two scopes: {full_name(category)} is in {place(other)} and in "
                     f"{full_name(scope)}. Leave it in one of them."
                 )
-    missing = [full_name(each) for each in categories if each.value not in owners]
-    if missing:
+    if missing := [full_name(each) for each in categories if each.value not in owners]:
         raise ConfigurationError(
-            f"Category in no scope: {', '.join(missing)}, of {kind.__module__}."
-            f"{kind.__qualname__}. Add it to the categories, or to retired, of one scope."
+            f"Category in no scope: {', '.join(missing)}, of {class_name(kind)}. Add it to the "
+            f"categories, or to retired, of one scope."
         )
 
 
 def _check_scope(scope: OutboxScope, categories: type[OutboxCategory]) -> None:
-    declaration = scope.declaration
+    declaration, policy = scope.declaration, scope.policy
     if declaration is None:
         raise ConfigurationError(
             f"Scope without categories: {place(scope)} is {scope.value!r}. Declare it as "
             f"{scope.name} = scope_categories({scope.value}, {{…}})."
         )
-    for category in declaration.policy.categories | declaration.policy.retired:
+    for category in policy.categories | policy.retired:
         if not isinstance(category, categories):
-            shown = category.__class__.__name__
-            name = getattr(category, "name", repr(category))
+            shown, name = type(category).__name__, getattr(category, "name", repr(category))
             raise ConfigurationError(
                 f"Foreign category: {shown}.{name} in scope {place(scope)} is not a member of "
                 f"{categories.__name__}, which the scope class names. Give it a scope in a class "
                 f"with categories={shown}."
             )
-    both = declaration.policy.categories & declaration.policy.retired
-    if both:
+    if both := policy.categories & policy.retired:
         raise ConfigurationError(
             f"Category in use and retired: {full_name(min(both))} in scope {place(scope)}. Leave "
             f"it in one of the two."
         )
     for mistake in declaration.mistakes():
         raise ConfigurationError(f"Wrong scope {place(scope)}: {mistake}.")
-
-
-def _identity(kind: type[IntEnum]) -> tuple[str, str]:
-    return kind.__module__, kind.__qualname__

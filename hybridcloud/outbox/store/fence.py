@@ -18,8 +18,7 @@ Tables with either are walked whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,13 +40,11 @@ _TAKE: Final = f"SELECT array_agg(DISTINCT virtualtransaction) {_WRITERS}"
 _LEFT: Final = f"{_TAKE} AND virtualtransaction = ANY(%(writers)s)"
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(NamedTuple):
     """The transactions that were writing to a table; open once all ended.
 
-    Attributes:
-        table: the name of the table, unquoted.
-        writers: their virtual transaction ids, which can be stored as JSON.
+    The name of the table is unquoted. The writers are virtual transaction ids, which can be stored
+    as JSON.
     """
 
     table: str
@@ -91,8 +88,8 @@ def newest_id(connection: BaseDatabaseWrapper, table: str, *, column: str = "id"
 def _writers(
     connection: BaseDatabaseWrapper, statement: str, table: str, among: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    params: dict[str, Any] = {"table": connection.ops.quote_name(table), "writers": list(among)}
+    quoted = connection.ops.quote_name(table)
     with connection.cursor() as cursor:
-        cursor.execute(statement, params)
+        cursor.execute(statement, {"table": quoted, "writers": list(among)})
         (found,) = cursor.fetchone()
     return tuple(sorted(found or ()))

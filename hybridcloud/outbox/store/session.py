@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.tables import OutboxTable
 
 type Rows = list[tuple[Any, ...]]
+type Params = Mapping[str, Any]
 
 # Whatever the session's default is: a statement must see what was committed before it began.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; "
@@ -45,12 +46,7 @@ def int_array(values: Iterable[int]) -> str:
 
 
 class Engine:
-    """The statements of one outbox table on one database.
-
-    Args:
-        outbox: the outbox model.
-        alias: the database.
-    """
+    """The statements of one outbox table on one database."""
 
     def __init__(self, outbox: type[OutboxTable], alias: str) -> None:
         self.outbox = outbox
@@ -69,11 +65,7 @@ class Engine:
         return bool(connection.in_atomic_block) and is_testcase_transaction(connection)
 
     def refuse_transaction(self, what: str) -> None:
-        """Refuse to go on in a transaction that is not a test case's own.
-
-        Raises:
-            OutboxTransactionError: such a transaction is open.
-        """
+        """Raise OutboxTransactionError in a block that is not a test case's own."""
         if open_blocks(self.connection):
             raise OutboxTransactionError(
                 f"Transaction open on {self.alias!r} while {what} of {self.tables.label} was asked "
@@ -96,13 +88,7 @@ class Engine:
         return sql(self.tables, name, one=one, off=off, **more)
 
     def query(
-        self,
-        name: str,
-        params: Mapping[str, Any],
-        *,
-        one: bool = False,
-        off: bool = True,
-        **more: str,
+        self, name: str, params: Params, *, one: bool = False, off: bool = True, **more: str
     ) -> Rows:
         """Run one named statement with pinned plans and return its rows."""
         results = self.results([self.sql(name, one=one, off=off, **more)], params)
@@ -111,40 +97,28 @@ class Engine:
     def run(
         self,
         statements: Sequence[str],
-        params: Mapping[str, Any],
+        params: Params,
         *,
         relaxed: bool = False,
         by_id: bool = False,
     ) -> None:
-        """Run statements in one transaction and one round trip.
+        """Run statements in one transaction and one round trip, all or none.
 
-        Args:
-            statements: their texts; all take from the same parameters.
-            params: the parameters by name.
-            relaxed: commit without waiting for the disk; only for acknowledgements and releases
-                (rule 2).
-            by_id: they find rows by the primary key alone, so fewer plans are forbidden.
-
-        Raises:
-            DatabaseError: the statements failed; nothing of them is left.
+        ``relaxed`` commits without waiting for the disk; only for acknowledgements and releases
+        (rule 2). ``by_id`` forbids fewer plans: rows are found by the primary key alone.
         """
         settings = f"{_PINS_BY_ID if by_id else _PINS}{_RELAXED if relaxed else ''}"
-        self._insist(statements, params, settings, takes_rows=False)
+        self._insist(statements, params, settings, rows=False)
 
-    def results(self, statements: Sequence[str], params: Mapping[str, Any]) -> list[Rows]:
+    def results(self, statements: Sequence[str], params: Params) -> list[Rows]:
         """Do what `run` does; return the rows of each statement with rows."""
-        return self._insist(statements, params, _PINS, takes_rows=True)
+        return self._insist(statements, params, _PINS, rows=True)
 
     def _insist(
-        self,
-        statements: Sequence[str],
-        params: Mapping[str, Any],
-        settings: str,
-        *,
-        takes_rows: bool,
+        self, statements: Sequence[str], params: Params, settings: str, *, rows: bool
     ) -> list[Rows]:
         try:
-            return self._attempt(statements, params, settings, takes_rows=takes_rows)
+            return self._attempt(statements, params, settings, rows=rows)
         except (OperationalError, InterfaceError) as exc:
             # The session was lost between handlers, or the statement was a deadlock's victim. It is
             # safe to repeat, since it names exact ids and tokens (rule 6).
@@ -154,15 +128,10 @@ class Engine:
                 self.connection.close()
             elif getattr(exc.__cause__, "sqlstate", None) != _DEADLOCK:
                 raise
-            return self._attempt(statements, params, settings, takes_rows=takes_rows)
+            return self._attempt(statements, params, settings, rows=rows)
 
     def _attempt(
-        self,
-        statements: Sequence[str],
-        params: Mapping[str, Any],
-        settings: str,
-        *,
-        takes_rows: bool,
+        self, statements: Sequence[str], params: Params, settings: str, *, rows: bool
     ) -> list[Rows]:
         connection = self.connection
         if connection.in_atomic_block or _binds_on_server(connection):
@@ -174,7 +143,7 @@ class Engine:
             if connection.connection is not None and not connection.connection.closed:
                 connection.connection.rollback()
             raise
-        return _results(cursor) if takes_rows else []
+        return _results(cursor) if rows else []
 
     def snapshot(self) -> _Snapshot:
         """Open a read-only transaction whose statements see the same moment."""
@@ -194,7 +163,13 @@ class _Snapshot:
 
     def __enter__(self) -> Self:
         if self._open:
-            self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + _PINS.rstrip("; "))
+            text = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_PINS}".rstrip("; ")
+            connection = self._engine.connection
+            # Bound on the server, a text may be prepared, and then it must be one statement.
+            parts = text.split("; ") if _binds_on_server(connection) else [text]
+            with connection.cursor() as cursor:
+                for part in parts:
+                    cursor.execute(part)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,15 +177,7 @@ class _Snapshot:
         if self._open and connection is not None and not connection.closed:
             connection.rollback()
 
-    def _execute(self, text: str) -> None:
-        with self._engine.connection.cursor() as cursor:
-            if _binds_on_server(self._engine.connection):
-                for part in text.split("; "):
-                    cursor.execute(part)
-            else:
-                cursor.execute(text)
-
-    def query(self, name: str, params: Mapping[str, Any]) -> Rows:
+    def query(self, name: str, params: Params) -> Rows:
         """Run one named statement and return its rows."""
         with self._engine.connection.cursor() as cursor:
             cursor.execute(self._engine.sql(name), params)
@@ -223,7 +190,7 @@ def _binds_on_server(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _one_by_one(
-    connection: BaseDatabaseWrapper, statements: Sequence[str], params: Mapping[str, Any]
+    connection: BaseDatabaseWrapper, statements: Sequence[str], params: Params
 ) -> list[Rows]:
     found: list[Rows] = []
     with connection.cursor() as cursor:
@@ -244,12 +211,8 @@ def _kept_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     if kept is None or kept.connection is not connection.connection or kept.closed:
         with connection.wrap_database_errors:
             kept = vars(connection)[_KEPT] = connection.create_cursor()
-    wrapped: CursorWrapper = (
-        connection.make_debug_cursor(kept)
-        if connection.queries_logged
-        else connection.make_cursor(kept)
-    )
-    return wrapped
+    make = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
+    return make(kept)
 
 
 def _results(cursor: Any) -> list[Rows]:

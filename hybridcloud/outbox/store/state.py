@@ -18,16 +18,12 @@ from django.db.models.functions import Now
 from hybridcloud.outbox.store.tables import MessageColumns, TargetCell
 from silos import cell_silo_model, control_silo_model
 
-# Sorts before every time, so a failure without a backoff is due.
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(hours=1)
 
 
 def backoff_s(attempts: int) -> float:
-    """Return seconds until the next try, doubled at each attempt.
-
-    At most an hour, with jitter.
+    """Return seconds until the next try: doubled at each attempt, at most 1 h.
 
     The jitter keeps shards that failed together from coming back as a herd.
     """
@@ -58,8 +54,7 @@ def parked_id(outbox_table: str) -> models.BigIntegerField[Any, Any]:
     # One sequence for both tables: a message keeps its id when it is parked or brought back, ids
     # never collide, and a lower id is older in whichever table.
     return models.BigIntegerField(
-        primary_key=True,
-        db_default=Func(Value(f"{outbox_table}_id_seq"), function="nextval"),
+        primary_key=True, db_default=Func(Value(f"{outbox_table}_id_seq"), function="nextval")
     )
 
 
@@ -106,7 +101,8 @@ class FailureColumns(models.Model):
     message_id = models.BigIntegerField()
     attempts = models.IntegerField()
     scheduled_from = models.DateTimeField(db_default=Now())
-    scheduled_for = models.DateTimeField(db_default=Value(LONG_AGO))
+    # The default sorts before every time, so a failure without a backoff is due.
+    scheduled_for = models.DateTimeField(db_default=Value(datetime(1970, 1, 1, tzinfo=UTC)))
     crashed = models.BooleanField(default=False, db_default=False)
     last_error = models.TextField()
     last_traceback = models.TextField()
@@ -137,18 +133,15 @@ def _group_indexes(*shard: str) -> list[models.Index]:
 
 def _one_per_level(*shard: str) -> list[models.BaseConstraint]:
     # One failure for what waits together: attempts belong to one message or group (rule 4).
-    keys = {
-        Level.SHARD: shard,
-        Level.CATEGORY: (*shard, "category"),
-        Level.OBJECT: (*shard, "category", "object_identifier"),
-    }
+    # A level's number says how many columns it adds to those of the shard.
+    group = (*shard, "category", "object_identifier")
     return [
         models.UniqueConstraint(
-            fields=fields,
+            fields=group[: len(shard) + level],
             condition=models.Q(level=level.value),
             name=f"%(class)s_{level.name.lower()}",
         )
-        for level, fields in keys.items()
+        for level in Level
     ]
 
 

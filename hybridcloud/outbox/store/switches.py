@@ -6,18 +6,17 @@ any. Without a category it stops whole shards; with one it parks the messages of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hybridcloud import options
-from hybridcloud.outbox.declare.category import OutboxCategory, all_categories
-from hybridcloud.outbox.declare.scope import OutboxScope, all_scopes
+from hybridcloud.outbox.declare.category import all_categories
+from hybridcloud.outbox.declare.scope import all_scopes
 from hybridcloud.outbox.store.key import ShardKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
+    from enum import IntEnum
 
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
@@ -47,8 +46,7 @@ class Switch(NamedTuple):
     category: int | None = None
 
 
-@dataclass(frozen=True)
-class Switches:
+class Switches(NamedTuple):
     """The switches in force, in the forms that the engine asks for.
 
     Attributes:
@@ -61,8 +59,8 @@ class Switches:
 
     shards: tuple[Switch, ...] = ()
     categories: tuple[Switch, ...] = ()
-    scopes: frozenset[int] = field(default=frozenset())
-    cells: frozenset[str] = field(default=frozenset())
+    scopes: frozenset[int] = frozenset()
+    cells: frozenset[str] = frozenset()
     everything: bool = False
 
     def stops(self, key: ShardKey) -> bool:
@@ -71,19 +69,13 @@ class Switches:
 
     def stopped_categories(self, key: ShardKey) -> frozenset[int]:
         """Return the categories that are switched off in the shard."""
-        return frozenset(
-            switch.category
-            for switch in self.categories
-            if switch.category is not None and _names(switch, key)
-        )
+        named = (switch.category for switch in self.categories if _names(switch, key))
+        return frozenset(category for category in named if category is not None)
 
     def scopes_of(self, cell: str | None) -> frozenset[int]:
         """Return the scopes that are stopped for a target cell."""
-        return self.scopes | {
-            switch.scope
-            for switch in self.shards
-            if switch.scope is not None and switch.identifier is None and switch.cell == cell
-        }
+        whole = (each for each in self.shards if each.identifier is None and each.cell == cell)
+        return self.scopes.union(each.scope for each in whole if each.scope is not None)
 
     def shards_of(self, cell: str | None) -> list[tuple[int, int]]:
         """Return the (scope, identifier) of shards stopped for a target cell."""
@@ -102,71 +94,52 @@ class Switches:
 
 def current() -> Switches:
     """Return the switches in force, from the runtime options."""
+    entries = (each for each in options.get(DISABLED_SHARDS) if isinstance(each, dict))
     return _compile(
-        _frozen(options.get(DISABLED_SHARDS)),
+        # As tuples, which the cache can hash.
+        tuple(tuple(sorted(entry.items())) for entry in entries),
         tuple(options.get(DISABLED_ORGANIZATIONS)),
         tuple(options.get(DISABLED_USERS)),
     )
 
 
 def _names(switch: Switch, key: ShardKey) -> bool:
-    return (
-        switch.scope in (None, key.scope)
-        and switch.identifier in (None, key.identifier)
-        and switch.cell in (None, key.cell)
-    )
-
-
-def _frozen(raw: Iterable[Mapping[str, Any]]) -> tuple[tuple[tuple[str, Any], ...], ...]:
-    return tuple(tuple(sorted(entry.items())) for entry in raw if isinstance(entry, dict))
+    # Both begin with scope, identifier and cell.
+    return all(named in (None, own) for named, own in zip(switch, key, strict=False))
 
 
 @lru_cache(maxsize=16)
 def _compile(
-    raw: tuple[tuple[tuple[str, Any], ...], ...],
-    organizations: tuple[int, ...],
-    users: tuple[int, ...],
+    raw: tuple[tuple[tuple[str, Any], ...], ...], orgs: tuple[int, ...], users: tuple[int, ...]
 ) -> Switches:
     switches = [_read(dict(entry)) for entry in raw]
-    for name, identifiers in (("ORGANIZATION_SCOPE", organizations), ("USER_SCOPE", users)):
+    for name, identifiers in (("ORGANIZATION_SCOPE", orgs), ("USER_SCOPE", users)):
         for scope in all_scopes():
             if scope.name == name:
                 switches += [Switch(scope.value, int(identifier)) for identifier in identifiers]
-    whole = tuple(switch for switch in switches if switch.category is None)
+    whole = tuple(each for each in switches if each.category is None)
+    scopes = (each.scope for each in whole if each == Switch(scope=each.scope))
+    cells = (each.cell for each in whole if each == Switch(cell=each.cell))
     return Switches(
         shards=whole,
-        categories=tuple(switch for switch in switches if switch.category is not None),
-        scopes=frozenset(
-            switch.scope
-            for switch in whole
-            if switch.scope is not None and switch.identifier is None and switch.cell is None
-        ),
-        cells=frozenset(
-            switch.cell
-            for switch in whole
-            if switch.cell is not None and switch.scope is None and switch.identifier is None
-        ),
+        categories=tuple(each for each in switches if each.category is not None),
+        scopes=frozenset(scope for scope in scopes if scope is not None),
+        cells=frozenset(cell for cell in cells if cell is not None),
         everything=Switch() in whole,
     )
 
 
 def _read(entry: Mapping[str, Any]) -> Switch:
-    def given(name: str) -> Any:
-        value = entry.get(name)
-        return None if value in (None, "*", "") else value
-
-    identifier, cell = given("identifier"), given("cell")
+    given = {name: value for name, value in entry.items() if value not in (None, "*", "")}
     return Switch(
-        scope=_number(given("scope"), all_scopes()),
-        identifier=None if identifier is None else int(identifier),
-        cell=None if cell is None else str(cell),
-        category=_number(given("category"), all_categories()),
+        scope=_number(given.get("scope"), all_scopes()),
+        identifier=int(given["identifier"]) if "identifier" in given else None,
+        cell=str(given["cell"]) if "cell" in given else None,
+        category=_number(given.get("category"), all_categories()),
     )
 
 
-def _number(
-    value: int | str | None, members: Iterable[OutboxScope] | Iterable[OutboxCategory]
-) -> int | None:
+def _number(value: int | str | None, members: Iterable[IntEnum]) -> int | None:
     """Return the number of a scope or category, given by number or name."""
     # -1 for an unknown name matches nothing, whereas None would match everything.
     if value is None or isinstance(value, int):

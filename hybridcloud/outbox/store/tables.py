@@ -6,7 +6,7 @@ Writers INSERT and the engine DELETEs; no message row is ever updated.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 from django.apps import apps
 from django.db import models
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from silos import SiloMode
 
+_OBJECT: Final = ("category", "object_identifier")
+
 
 def quoted(name: str) -> str:
     """Return a name as a quoted SQL identifier."""
@@ -29,7 +31,7 @@ def quoted(name: str) -> str:
 
 
 class TableNames(NamedTuple):
-    """The quoted names of an outbox table and its companion tables."""
+    """The quoted names of an outbox table and of the tables beside it."""
 
     label: str
     outbox: str
@@ -55,12 +57,7 @@ class MessageColumns(models.Model):
     headers = models.JSONField(null=True, default=None, editable=False)
 
     sharding_columns: ClassVar[tuple[str, ...]] = ("shard_scope", "shard_identifier")
-    coalesced_columns: ClassVar[tuple[str, ...]] = (
-        "shard_scope",
-        "shard_identifier",
-        "category",
-        "object_identifier",
-    )
+    coalesced_columns: ClassVar[tuple[str, ...]] = (*sharding_columns, *_OBJECT)
 
     class Meta:
         abstract = True
@@ -73,8 +70,8 @@ class MessageColumns(models.Model):
         )
 
     def shard_key(self) -> tuple[Any, ...]:
-        """Return the scope and the shard identifier."""
-        return (self.shard_scope, self.shard_identifier)
+        """Return the target cell, where there is one, scope and shard identifier."""
+        return tuple(getattr(self, column) for column in self.sharding_columns)
 
 
 class TargetCell(models.Model):
@@ -84,23 +81,10 @@ class TargetCell(models.Model):
     cell_name = models.CharField(max_length=48)
 
     sharding_columns: ClassVar[tuple[str, ...]] = ("cell_name", "shard_scope", "shard_identifier")
-    coalesced_columns: ClassVar[tuple[str, ...]] = (
-        "cell_name",
-        "shard_scope",
-        "shard_identifier",
-        "category",
-        "object_identifier",
-    )
+    coalesced_columns: ClassVar[tuple[str, ...]] = (*sharding_columns, *_OBJECT)
 
     class Meta:
         abstract = True
-
-    shard_scope: Any
-    shard_identifier: Any
-
-    def shard_key(self) -> tuple[Any, ...]:
-        """Return the cell, the scope and the shard identifier."""
-        return (self.cell_name, self.shard_scope, self.shard_identifier)
 
 
 class OutboxTable(MessageColumns):
@@ -134,17 +118,10 @@ class OutboxTable(MessageColumns):
 @cache
 def table_names(outbox: type[OutboxTable]) -> TableNames:
     """Return the table names for the engine's statements."""
-
-    def table(label: str) -> str:
-        return f'"{apps.get_model(label)._meta.db_table}"'
-
+    own, labels = outbox._meta, (outbox.parked_model, outbox.lease_model, outbox.failure_model)
+    parked, lease, failure = (f'"{apps.get_model(label)._meta.db_table}"' for label in labels)
     return TableNames(
-        label=outbox._meta.label,
-        outbox=f'"{outbox._meta.db_table}"',
-        parked=table(outbox.parked_model),
-        lease=table(outbox.lease_model),
-        failure=table(outbox.failure_model),
-        sharding_columns=outbox.sharding_columns,
+        own.label, f'"{own.db_table}"', parked, lease, failure, outbox.sharding_columns
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.store.state import Level, Reason
 
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.store.tables import TableNames
 
-COLUMN_TYPES: Final = {
-    "cell_name": "text",
-    "shard_scope": "integer",
-    "shard_identifier": "bigint",
-}
+COLUMN_TYPES: Final = {"cell_name": "text", "shard_scope": "integer", "shard_identifier": "bigint"}
 """The types of the sharding columns."""
 _FOLDER: Final = Path(__file__).with_name("sql")
 _FRAGMENTS: Final = "fragments.sql"
@@ -61,20 +57,14 @@ def statements() -> Mapping[str, str]:
 
 @cache
 def sql(tables: TableNames, name: str, *, one: bool = False, off: bool = True, **more: str) -> str:
-    """Return a named statement for these tables.
+    """Return a named statement for these tables, with more words if given.
 
-    Args:
-        tables: of an outbox.
-        name: the statement's name.
-        one: for a single shard.
-        off: heed shards and scopes that a switch stops.
-        more: further words to fill in, before the fragments.
+    With ``one`` for a single shard; with ``off`` heeding shards and scopes that a switch stops.
     """
     words = _words(tables, one=one)
     words.update((word, text.format(**words)) for word, text in more.items() if word != "which")
     for word, text in fragments().items():
         if word == "not_off":
-            # Left out if no switch is set, as nearly always: it takes a tenth of a claim.
             words[word] = f"{text.format(**words)} " if off else ""
         elif "{switched}" not in text or "switched" in words:
             words[word] = text.format(**words)
@@ -83,24 +73,22 @@ def sql(tables: TableNames, name: str, *, one: bool = False, off: bool = True, *
     return statements()[name].format(**words)
 
 
-def _words(tables: TableNames, *, one: bool) -> dict[str, str]:
+def _words(tables: TableNames, *, one: bool) -> dict[str, Any]:
     columns = tables.sharding_columns
     arrays = [f"%(key_{column})s::{COLUMN_TYPES[column]}[]" for column in columns]
     one_values = [f"({array})[1]" for array in arrays]
-    one_key = ", ".join(one_values)
+    one_key, all_keys = ", ".join(one_values), ", ".join(arrays)
     control = "cell_name" in columns
-    words = {
-        "outbox": tables.outbox,
-        "parked": tables.parked,
-        "lease": tables.lease,
-        "failure": tables.failure,
+    # As `ShardKey` has them: the cell last.
+    in_order = (*columns[-2:], *columns[:-2])
+    words: dict[str, Any] = {
+        **tables._asdict(),
         "key": ", ".join(columns),
-        "shard": ", ".join(_as_shard(columns)),
-        "arrays": ", ".join(arrays),
+        "shard": ", ".join(in_order),
+        "arrays": all_keys,
         "one_key": one_key,
         # The planner turns the values of a single row into constants.
-        "keys": f"{f'(SELECT {one_key})' if one else f'unnest({", ".join(arrays)})'} k({', '.join(columns)})",
-        "only": "%(only)s",
+        "keys": f"{f'(SELECT {one_key})' if one else f'unnest({all_keys})'} k({', '.join(columns)})",
         "o_message": _MESSAGE,
         "in_cell": "cell_name = %(cell)s AND " if control else "",
         "cell_value": "%(cell)s::text AS cell_name, " if control else "",
@@ -110,7 +98,7 @@ def _words(tables: TableNames, *, one: bool) -> dict[str, str]:
     for alias in _ALIASES:
         qualified = [f"{alias}.{column}" for column in columns]
         words[f"{alias}_key"] = ", ".join(qualified)
-        words[f"{alias}_shard"] = ", ".join(_as_shard(qualified))
+        words[f"{alias}_shard"] = ", ".join(f"{alias}.{column}" for column in in_order)
         words[f"{alias}_in_shard"] = _in_shard(qualified, [f"k.{column}" for column in columns])
         words[f"{alias}_in_one"] = _in_shard(qualified, one_values)
         words[f"{alias}_of_keys"] = " AND ".join(
@@ -122,12 +110,6 @@ def _words(tables: TableNames, *, one: bool) -> dict[str, str]:
             f"{alias}.cell_name <> ALL(%(off_cells)s::text[])" if control else "true"
         )
     return words
-
-
-def _as_shard(columns: Sequence[str]) -> list[str]:
-    """Return the sharding columns in the order of `ShardKey`: the cell last."""
-    *cell, scope, identifier = columns
-    return [scope, identifier, *cell]
 
 
 def _in_shard(columns: Sequence[str], values: Sequence[str]) -> str:

@@ -46,13 +46,10 @@ REFERENCING: Final = {
 
 
 class Trigger(NamedTuple):
-    """One trigger of a model.
+    """One trigger of a model; its function has the same name.
 
-    Attributes:
-        event: ``insert``, ``update``, ``delete`` or ``truncate``.
-        name: its name, and its function's.
-        body: the source of its function, with tables as `_somewhere` names them.
-        tables: the quoted names of these tables.
+    ``body`` is the function's source, with its ``tables``, which are quoted, as `_somewhere` names
+    them.
     """
 
     event: str
@@ -72,9 +69,7 @@ class Trigger(NamedTuple):
         return self._replace(body=body)
 
 
-def problem_of(  # noqa: PLR0911 - one answer for each reason
-    model: type[ProducingModel],
-) -> str | None:
+def problem_of(model: type[ProducingModel]) -> str | None:  # noqa: PLR0911 - one answer for each reason
     """Say why triggers cannot write a model's messages; None if they can."""
     if model.silo_mode is SiloMode.CONTROL and (problem := _problem_of_cells(model)) is not None:
         return problem
@@ -113,41 +108,28 @@ def _problem_of_cells(model: Any) -> str | None:
 
 
 def triggers_of(model: type[ProducingModel]) -> tuple[Trigger, ...]:
-    """Return the triggers that a model's table needs.
-
-    Raises:
-        ConfigurationError: triggers cannot write its messages.
-    """
-    problem = problem_of(model)
-    if problem is not None:
+    """Return a model's triggers; raise ConfigurationError for a problem."""
+    if (problem := problem_of(model)) is not None:
         raise ConfigurationError(
             f"No triggers for {model._meta.label}: {problem}. Change that, or leave outbox_via out."
         )
     bodies = _bodies(model)
     text = "\n".join((model._meta.db_table, *bodies.values(), *REFERENCING.values()))
     version = hashlib.sha256(text.encode()).hexdigest()[:12]
-    tables = _tables(model)
+    cells = model.trigger_cells
+    mapping = (quoted(cells.resolved()._meta.db_table),) if isinstance(cells, CellMapping) else ()
+    tables = (model.outbox_model().tables().outbox, *mapping)
     return tuple(
         Trigger(event, f"{PREFIX}{event}_{version}", f"\n-- version {version}{body}", tables)
         for event, body in bodies.items()
     )
 
 
-def _tables(model: type[ProducingModel]) -> tuple[str, ...]:
-    """Return the quoted names of the tables that a model's triggers use."""
-    cells = model.trigger_cells
-    mapping = (quoted(cells.table()),) if isinstance(cells, CellMapping) else ()
-    return (model.outbox_model().tables().outbox, *mapping)
-
-
 def _body(model: type[ProducingModel], changes: str, *sources: str, ordered: bool = True) -> str:
     """Return the source of a function that writes a statement's messages.
 
-    Args:
-        model: the model.
-        changes: a FROM item with one row for each row that the statement changed.
-        sources: queries that make messages of one such row.
-        ordered: sort by the rows' ids; else messages keep the order of the rows.
+    ``changes`` is a FROM item with one row for each row that the statement changed, and ``sources``
+    are queries that make messages of one such row. Without ``ordered`` the rows keep their order.
     """
     category, target = model.category, _somewhere(model.outbox_model().tables().outbox)
     fans_out = model.silo_mode is SiloMode.CONTROL
@@ -170,12 +152,15 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     shard: Any = shard_field(model.category.get_scope(), model)
     key, shard_column = quoted(concrete._meta.pk.column), quoted(shard.column)
     fans_out = model.silo_mode is SiloMode.CONTROL
+    own = {field.attname: quoted(field.column) for field in concrete._meta.concrete_fields}
 
-    def message(row: str, payload: str, rank: int, cells: str, where: str = "true") -> str:
+    def message(row: str, content: str, rank: int, cells: str, where: str = "true") -> str:
         """Return SQL for a row's message, or for one for each of its cells."""
+        pairs = ", ".join(f"'{name}', {content}.{own[name]}" for name in model.trigger_payload)
+        payload = f"jsonb_build_object({pairs})" if pairs else "NULL::jsonb"
         return (
             f"SELECT {row}.{shard_column} AS shard, {row}.{key} AS object, "  # noqa: S608
-            f"{_payload(model, payload)} AS payload, {rank} AS rank"
+            f"{payload} AS payload, {rank} AS rank"
             f"{f', c.cell FROM ({cells}) AS c' if fans_out else ''} WHERE {where}"
         )
 
@@ -194,9 +179,7 @@ def _bodies(model: type[ProducingModel]) -> dict[str, str]:
     if fans_out and model.trigger_cells != "all":
         # Cells that are no longer the row's may still hold a copy.
         left = f"{_cells_of_row(model, 'o')} EXCEPT {mine}"
-        updated.append(
-            message("o", "n", 0, left, f"{stays} AND o.{shard_column} = n.{shard_column}")
-        )
+        updated += [message("o", "n", 0, left, f"{stays} AND o.{shard_column} = n.{shard_column}")]
     # A full join is hashed or merged. A plain join would be planned for one row, as nested loops,
     # and plpgsql would keep that plan for ten thousand rows.
     joined = f"hc_old AS o FULL JOIN hc_new AS n ON o.{key} = n.{key}"
@@ -222,8 +205,9 @@ END
 
 def _every_cell() -> str:
     """Return a query of all cells in the directory, as ``cell``."""
-    names = ", ".join(_text(cell.name) for cell in sorted(all_cells(), key=lambda each: each.name))
-    return f"SELECT unnest(ARRAY[{names}]::text[]) AS cell"
+    names = sorted(cell.name for cell in all_cells())
+    texts = ", ".join("'{}'".format(name.replace("'", "''")) for name in names)
+    return f"SELECT unnest(ARRAY[{texts}]::text[]) AS cell"
 
 
 def _cells_of_row(model: Any, alias: str) -> str:
@@ -232,7 +216,7 @@ def _cells_of_row(model: Any, alias: str) -> str:
         return _every_cell()
     mapping: CellMapping = model.trigger_cells
     match, on, cell = (quoted(column) for column in mapping.columns(model))
-    table = _somewhere(quoted(mapping.table()))
+    table = _somewhere(quoted(mapping.resolved()._meta.db_table))
     return (
         f"SELECT DISTINCT x.{cell}::text AS cell FROM {table} AS x "  # noqa: S608 - names of models
         f"WHERE x.{on} = {alias}.{match}"
@@ -242,20 +226,6 @@ def _cells_of_row(model: Any, alias: str) -> str:
 def _somewhere(table: str) -> str:
     """Return a placeholder for a table whose schema is not known yet."""
     return f"@somewhere@.{table}"
-
-
-def _text(value: str) -> str:
-    escaped = value.replace("'", "''")
-    return f"'{escaped}'"
-
-
-def _payload(model: type[ProducingModel], alias: str) -> str:
-    concrete: Any = model._meta.concrete_model
-    own = {field.attname: field.column for field in concrete._meta.concrete_fields}
-    if not model.trigger_payload:
-        return "NULL::jsonb"
-    pairs = (f"'{name}', {alias}.{quoted(own[name])}" for name in model.trigger_payload)
-    return f"jsonb_build_object({', '.join(pairs)})"
 
 
 def _is(field: Any, kind: type[models.Field[Any, Any]]) -> bool:

@@ -28,25 +28,19 @@ def connect(app: AppConfig) -> None:
     checks.register(check_triggers, "hybridcloud", checks.Tags.database)
 
 
-def check_models(
-    app_configs: Iterable[AppConfig] | None,
-    **_: Any,
-) -> list[checks.CheckMessage]:
+def check_models(app_configs: Iterable[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """Return an error for each model whose messages triggers cannot write."""
     del app_configs
-    found: list[checks.CheckMessage] = []
-    for model in producing_models():
-        problem = problem_of(model) if is_triggered(model) else None
-        if problem is not None:
-            found.append(
-                checks.Error(
-                    f"Triggers cannot write its messages: {problem}.",
-                    hint="Change that, or leave outbox_via out: the mixin then writes them.",
-                    obj=model,
-                    id="hybridcloud.E045",
-                )
-            )
-    return found
+    return [
+        checks.Error(
+            f"Triggers cannot write its messages: {problem}.",
+            hint="Change that, or leave outbox_via out: the mixin then writes them.",
+            obj=model,
+            id="hybridcloud.E045",
+        )
+        for model in producing_models()
+        if is_triggered(model) and (problem := problem_of(model)) is not None
+    ]
 
 
 def check_triggers(
@@ -54,22 +48,17 @@ def check_triggers(
 ) -> list[checks.CheckMessage]:
     """Return a warning for each model whose triggers differ from it."""
     del app_configs
-    found: list[checks.CheckMessage] = []
-    for alias in databases or ():
-        for model in triggered_models(alias):
-            if problem_of(model) is not None:
-                continue
-            wrong = differences(model, alias)
-            if wrong:
-                found.append(
-                    checks.Warning(
-                        f"Outbox triggers on {alias!r} differ from the model: {wrong[0]}.",
-                        hint=f"Run migrate --database {alias}; {len(wrong)} difference(s).",
-                        obj=model,
-                        id="hybridcloud.W044",
-                    )
-                )
-    return found
+    return [
+        checks.Warning(
+            f"Outbox triggers on {alias!r} differ from the model: {wrong[0]}.",
+            hint=f"Run migrate --database {alias}; {len(wrong)} difference(s).",
+            obj=model,
+            id="hybridcloud.W044",
+        )
+        for alias in databases or ()
+        for model in triggered_models(alias)
+        if problem_of(model) is None and (wrong := differences(model, alias))
+    ]
 
 
 def _after_migrate(*, using: str, **_: Any) -> None:

@@ -30,10 +30,8 @@ _SCHEMAS: Final = """
     JOIN pg_class c ON c.oid = to_regclass(t.name) JOIN pg_namespace n ON n.oid = c.relnamespace
 """
 _TREE: Final = """
-    SELECT c.oid::bigint, c.oid::regclass::text
-    FROM pg_class c
-    WHERE c.oid = to_regclass(%s)
-       OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s)))
+    SELECT oid::bigint, oid::regclass::text FROM pg_class
+    WHERE oid = to_regclass(%s) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s)))
     ORDER BY 1
 """
 _INSTALLED: Final = """
@@ -52,13 +50,12 @@ def differences(
     model: type[ProducingModel], alias: str, *, expected: Sequence[Trigger] | None = None
 ) -> list[str]:
     """Say how a table's triggers differ from its model, if it exists."""
-    expected = triggers_of(model) if expected is None else expected
     connection = connections[alias]
+    expected = triggers_of(model) if expected is None else expected
     wanted = {trigger.name: trigger for trigger in _located(connection, expected)}
     found: list[str] = []
     for table, installed in _tables(connection, model):
-        missing = sorted(wanted.keys() - installed.keys())
-        found += [f"{name} is missing on {table}" for name in missing]
+        found += [f"{name} is missing on {table}" for name in sorted(wanted.keys() - installed)]
         for name, (_, source, enabled) in sorted(installed.items()):
             if name not in wanted:
                 found.append(f"{name} on {table} is of another version")
@@ -72,18 +69,14 @@ def differences(
 def install(alias: str, tables: Iterable[type[ProducingModel]] | None = None) -> None:
     """Make the triggers on a database what the models need.
 
-    Triggers of models that left the mode are dropped, since their mixins write again.
-
-    Args:
-        alias: the database.
-        tables: the models to look at; None: all producing models with a table there.
+    Triggers of models that left the mode are dropped, since their mixins write again. ``tables``
+    are the models to look at; None: all producing models with a table there.
     """
     for model in _models(alias) if tables is None else tables:
         expected = triggers_of(model) if is_triggered(model) else ()
         if not differences(model, alias, expected=expected):
             continue
-        missing = _missing_columns(model, alias) if expected else []
-        if missing:
+        if expected and (missing := _missing_columns(model, alias)):
             # Migrated backwards: triggers that name these columns would fail every write.
             _LOG.warning("No triggers for %s: no columns %s", model._meta.label, missing)
             continue
@@ -101,6 +94,8 @@ def _install(
                 f"CREATE OR REPLACE FUNCTION {quote(trigger.name)}() RETURNS trigger "
                 f"LANGUAGE plpgsql AS $hybridcloud${trigger.body}$hybridcloud$"
             )
+        names = {trigger.name for trigger in expected}
+        stale: set[str] = set()
         for table, installed in _tables(connection, model):
             for trigger in expected:
                 timing = "BEFORE" if trigger.event == "truncate" else "AFTER"
@@ -112,9 +107,6 @@ def _install(
                     )
                     # CREATE OR REPLACE leaves a disabled trigger disabled.
                     cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER {quote(trigger.name)}")
-        names = {trigger.name for trigger in expected}
-        stale: set[str] = set()
-        for table, installed in _tables(connection, model):
             for name in installed.keys() - names:
                 cursor.execute(f"DROP TRIGGER {quote(name)} ON {table}")
                 stale.add(installed[name][0])
@@ -135,15 +127,9 @@ def _located(connection: BaseDatabaseWrapper, triggers: Sequence[Trigger]) -> li
 
 
 def _models(alias: str) -> list[type[ProducingModel]]:
-    every: list[Any] = apps.get_models()
-    return [
-        model
-        for model in every
-        if hasattr(model, "has_default_messages")
-        and not model._meta.proxy
-        and model._meta.managed
-        and router.allow_migrate_model(alias, model)
-    ]
+    every: list[Any] = [each for each in apps.get_models() if hasattr(each, "has_default_messages")]
+    real = [each for each in every if each._meta.managed and not each._meta.proxy]
+    return [model for model in real if router.allow_migrate_model(alias, model)]
 
 
 def _tables(
@@ -163,9 +149,7 @@ def _tables(
 
 
 def _missing_columns(model: type[ProducingModel], alias: str) -> list[str]:
-    connection, table = connections[alias], model._meta.db_table
-    with connection.cursor() as cursor:
-        there = {
-            column.name for column in connection.introspection.get_table_description(cursor, table)
-        }
+    inspect = connections[alias].introspection.get_table_description
+    with connections[alias].cursor() as cursor:
+        there = {column.name for column in inspect(cursor, model._meta.db_table)}
     return sorted({str(field.column) for field in model._meta.local_concrete_fields} - there)

@@ -31,11 +31,7 @@ class triggered:  # noqa: N801 - used like a function; a generator would slow do
     """Runs a change whose messages triggers write; a drainer is then woken.
 
     The ids of the messages stay in the database, so a sync flush cannot name them: it is a kick.
-
-    Args:
-        model: the model.
-        using: the database.
-        flush: whether a drainer is woken; None: as the model, else the context, says.
+    With None as ``flush``, the model, else the context, says whether a drainer is woken.
     """
 
     __slots__ = ("_flush", "_lent", "_model", "_using")
@@ -50,19 +46,15 @@ class triggered:  # noqa: N801 - used like a function; a generator would slow do
         connection = connections[self._using]
         # What is buffered is older than the change, so it must get lower ids.
         write_buffered(connection)
-        headers = current_headers()
-        if headers is not None:
+        if (headers := current_headers()) is not None:
             self._lent = _lent_headers(connection, headers)
             self._lent.__enter__()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         if self._lent is not None:
-            self._lent.__exit__(kind, error, trace)
+            self._lent.__exit__(kind, exc, tb)
         if kind is None:
             wake(self._model, self._using, flush=self._flush)
 

@@ -10,7 +10,10 @@ import pytest
 from fixtures.acme.categories import Category, Scope
 from fixtures.acme.models import ApiToken, Organization, Team, User
 from hybridcloud.errors import IdentifierError
-from hybridcloud.outbox.declare.identifiers import infer_identifiers, shard_field, shard_path
+from hybridcloud.outbox import OutboxCategory
+from hybridcloud.outbox.declare.identifiers import shard_field, shard_path
+
+infer_identifiers = OutboxCategory.infer_identifiers
 
 
 def test_the_owner_of_a_scope_is_its_own_shard() -> None:

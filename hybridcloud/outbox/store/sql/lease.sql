@@ -26,7 +26,7 @@ WITH c AS (
     SELECT {l_key} FROM {lease} l
      WHERE l.until <= clock_timestamp()
        AND (l.handling IS NOT NULL OR EXISTS (SELECT 1 FROM {outbox} o WHERE ({o_key}) = ({l_key})))
-       AND ({only}::text[] IS NULL OR ({l_key_text}) = ANY({only}))
+       AND (%(only)s::text[] IS NULL OR ({l_key_text}) = ANY(%(only)s))
        AND NOT ({l_key_text}) = ANY(%(off)s::text[])
        AND l.shard_scope <> ALL(%(off_scopes)s::integer[]) AND {l_cell_on}
        AND (NOT %(heed)s OR l.handling IS NOT NULL OR NOT EXISTS (
@@ -49,7 +49,7 @@ SELECT DISTINCT {f_key}, %(owner)s, %(token)s::bigint, clock_timestamp() + make_
          WHERE f.crashed AND (f.scheduled_for <= clock_timestamp() OR NOT %(heed)s)
            AND EXISTS (SELECT 1 FROM {outbox} o WHERE ({o_key}) = ({f_key}) OFFSET 0)
            AND NOT EXISTS (SELECT 1 FROM {lease} l WHERE ({l_key}) = ({f_key}))
-           AND ({only}::text[] IS NULL OR ({f_key_text}) = ANY({only}))
+           AND (%(only)s::text[] IS NULL OR ({f_key_text}) = ANY(%(only)s))
            AND NOT ({f_key_text}) = ANY(%(off)s::text[])
            AND f.shard_scope <> ALL(%(off_scopes)s::integer[]) AND {f_cell_on}
            AND (NOT %(heed)s OR NOT EXISTS (SELECT 1 FROM {failure} s WHERE ({s_key}) = ({f_key})

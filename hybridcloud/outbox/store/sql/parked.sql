@@ -14,9 +14,7 @@ WITH due AS (
     SELECT p.id FROM {parked} p WHERE {which}
      ORDER BY p.id LIMIT 1000 FOR UPDATE OF p SKIP LOCKED
 ), gone AS (
-    DELETE FROM {parked} p USING due WHERE p.id = due.id
-    RETURNING p.id, {p_key}, p.category, p.object_identifier, p.payload, p.scheduled_from,
-              p.scheduled_for, p.date_added, p.headers
+    DELETE FROM {parked} p USING due WHERE p.id = due.id RETURNING p.*
 )
 INSERT INTO {outbox} (id, {key}, category, object_identifier, payload, scheduled_from, scheduled_for,
                       date_added, headers) OVERRIDING SYSTEM VALUE
