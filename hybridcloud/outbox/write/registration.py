@@ -82,19 +82,15 @@ def freeze_connected_models() -> None:
         ConfigurationError: a model is limited to another silo than its mixin is for.
     """
     for model in _roots:
-        _check_silo(model, model.silo_mode)
+        limit = silo_of(model)
+        if limit is not model.silo_mode:
+            kind = "cell" if model.silo_mode is SiloMode.CELL else "control"
+            raise ConfigurationError(
+                f"Wrong silo of {model._meta.label}: it lives in {limit_name(limit)}, and its mixin "
+                f"writes to the outbox of {limit_name(model.silo_mode)}. Decorate it with "
+                f"@{kind}_silo_model, or take the other mixin."
+            )
     connected_models.freeze()
-
-
-def _check_silo(model: type[Model], mode: SiloMode) -> None:
-    limit = silo_of(model)
-    if limit is not mode:
-        kind = "cell" if mode is SiloMode.CELL else "control"
-        raise ConfigurationError(
-            f"Wrong silo of {model._meta.label}: it lives in {limit_name(limit)}, and its mixin "
-            f"writes to the outbox of {limit_name(mode)}. Decorate it with @{kind}_silo_model, or "
-            f"take the other mixin."
-        )
 
 
 def _is_producing(model: type[Model]) -> bool:
