@@ -121,6 +121,7 @@ def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     if connection.in_atomic_block or not connection.get_autocommit():
         register(connection, batch)
     else:
+        # The statement was its own transaction and is committed.
         _act(connection.alias, [batch])
 
 
@@ -131,8 +132,10 @@ def _act(alias: str, batches: Sequence[Batch]) -> None:
         for batch in batches:
             counts.setdefault(batch.outbox, Counter()).update(batch.counts)
         for outbox, own in counts.items():
+            # None where triggers wrote, since only the database knows how many.
             if own:
                 hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(own)))
+    # In cron mode they wait for the tick.
     awaited = [batch for batch in batches if batch.flushed or batch.unseen]
     if awaited and settings().flush != "cron":
         on_committed(alias, awaited)

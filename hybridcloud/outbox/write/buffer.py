@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from hybridcloud.outbox.store.tables import OutboxTable
-
 _SAVEPOINT: Final = re.compile(
     r'\s*(SAVEPOINT|RELEASE|ROLLBACK\s+TO)\s+(?:SAVEPOINT\s+)?"?([^"\s;]+)', re.IGNORECASE
 )
@@ -36,16 +34,16 @@ class Buffer:
         self._rows: list[Row] = []
         # The name of each open savepoint, and how many rows were buffered before it.
         self._savepoints: list[tuple[str, int]] = []
-        self._names: dict[type[OutboxTable], tuple[str, str]] = {}
+        self._tables: set[str] = set()
         self._writing = False
 
     def add(self, rows: Sequence[Row]) -> None:
         """Buffer rows until the block ends or the table is read."""
         self._rows += rows
-        for row in rows:
-            if row.outbox not in self._names:
-                tables = table_names(row.outbox)
-                self._names[row.outbox] = (tables.outbox.strip('"'), tables.parked.strip('"'))
+        for outbox in {row.outbox for row in rows}:
+            names = table_names(outbox)
+            # Without quotes, since statements that are not Django's may have none.
+            self._tables |= {names.outbox.strip('"'), names.parked.strip('"')}
         # Limits the memory of a long block outside of savepoints.
         if len(self._rows) > MOST_PER_STATEMENT:
             self.write()
@@ -84,17 +82,13 @@ class Buffer:
         # The buffer's own INSERT names the table as well.
         if self._writing:
             return execute(sql, params, many, context)
-        if isinstance(sql, str):
-            text = sql
-        else:
-            text = (
-                sql.decode()
-                if isinstance(sql, bytes)
-                else sql.as_string(self.connection.connection)
-            )
+        text = sql.decode() if isinstance(sql, bytes) else sql
+        if not isinstance(text, str):
+            # One of psycopg's, such as `sql.SQL`.
+            text = text.as_string(self.connection.connection)
         # Rows are written before a statement that reads them. A savepoint is followed after its
         # statement, since one that fails changes nothing.
-        if self._rows and any(a in text or b in text for a, b in self._names.values()):
+        if self._rows and any(name in text for name in self._tables):
             self.write()
         result = execute(sql, params, many, context)
         match = _SAVEPOINT.match(text)

@@ -7,7 +7,6 @@ come to match in between are neither changed nor forgotten.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, models
@@ -15,13 +14,8 @@ from django.db import connections, models
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.declare.identifiers import shard_path
 from hybridcloud.outbox.declare.scope import find_scope
-from hybridcloud.outbox.write.after_commit import Batch, announce
-from hybridcloud.outbox.write.context import (
-    is_flushing,
-    joined_context,
-    write_buffered,
-    write_messages,
-)
+from hybridcloud.outbox.write.after_commit import announce
+from hybridcloud.outbox.write.context import joined_context, write_buffered, write_messages
 from hybridcloud.outbox.write.messages import is_triggered, produce, triggered
 from hybridcloud.outbox.write.one_statement import Rewriter, scope_for_sql
 
@@ -33,6 +27,7 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.write.mixins import ProducingModel
     from hybridcloud.outbox.write.querysets import ProducingQuerySet
 
+# Bounds the memory for instances and their messages.
 _MOST_PKS: Final = 10_000
 
 
@@ -50,7 +45,7 @@ def update(queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:
             return models.QuerySet.update(queryset, **fields)
     scope = scope_for_sql(model)
     if scope is not None and not _moves(model, scope, fields):
-        return _Together(queryset, scope).run(fields)
+        return _Together(model, scope, connections[queryset.db]).run(queryset, fields)
     return _locked(queryset, fields)
 
 
@@ -73,41 +68,35 @@ def update_instance(instance: ProducingModel, fields: dict[str, Any], *, using: 
 def _moves(model: type[ProducingModel], scope: OutboxScope, fields: Collection[str]) -> bool:
     """Say whether setting these fields may take a row to another shard."""
     first = (shard_path(scope, model) or "").split(".", 1)[0]
-    if first == "pk" or not first:
+    # A key never changes; of a relation, both names may be set.
+    if first in ("", "pk"):
         return False
-    names = {first}
-    for field in model._meta.concrete_fields:
-        if first in (field.name, field.attname):
-            names |= {field.name, field.attname}
+    pairs = [{field.name, field.attname} for field in model._meta.concrete_fields]
+    names = {first}.union(*(pair for pair in pairs if first in pair))
     return not names.isdisjoint(fields)
 
 
 class _Together(Rewriter):
     """One statement that changes the rows and writes their messages."""
 
-    def __init__(self, queryset: ProducingQuerySet[Any], scope: OutboxScope) -> None:
-        super().__init__(queryset.model, scope, connections[queryset.db])
-        self._queryset = queryset
-        self._is_flushed = is_flushing(self.model.default_flush)
-        self._messages: Sequence[tuple[int, int, int]] = ()
+    _messages: Sequence[tuple[int, int, int]] = ()
 
-    def run(self, fields: dict[str, Any]) -> int:
+    def run(self, queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:
         # What is buffered is older, so it must have lower ids.
         write_buffered(self.connection)
         with self:
-            count = models.QuerySet.update(self._queryset, **fields)
+            count = models.QuerySet.update(queryset, **fields)
         if count:
-            counts = Counter({self.model.category.value: count})
-            written = [self.written(each) for each in self._messages]
-            announce(self.connection, Batch(self.outbox, counts, written))
+            announce(self.connection, self.batch_of(count, self._messages))
         return count
 
     def __call__(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         if not (isinstance(sql, str) and sql.startswith(f"UPDATE {self.table} SET")):
             return execute(sql, params, many, context)
+        # In the order of the objects, as `_locked` gives them their ids.
         text = " ".join(self.parts(sql, order="ORDER BY hc_object"))
         result = execute(text, (*params, *self.values()), many, context)
-        if self._is_flushed:
+        if self.is_flushed:
             self._messages = context["cursor"].fetchall()
         return result
 
@@ -128,8 +117,7 @@ def _locked(queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:
             after = list(rows.all())
             produce(model, after, using=using)
             if before:
-                left = _left_behind(before, after)
-                write_messages(left, using=using, flush=model.default_flush)
+                write_messages(_left_behind(before, after), using=using, flush=model.default_flush)
     return changed
 
 

@@ -73,6 +73,7 @@ def outbox_context(
         with _entered(_State(flush, _state.get().buffers)):
             yield None
         return
+    # Django would open its default database, where the current silo's tables may not be.
     if inner.using is None:
         inner.using = current_alias()
     with inner, _gathering(connections[inner.using], flush=flush):
@@ -106,6 +107,7 @@ def write_messages(
             or retired, or a message was saved before. Nothing was written then.
     """
     flush = is_flushing(flush)
+    # All are checked before the first is written.
     for message in messages:
         if message.pk is not None:
             raise InvalidOutboxError(
@@ -126,6 +128,7 @@ def write_rows(rows: Sequence[Row], *, using: str) -> None:
     elif connection.in_atomic_block:
         insert(connection, rows)
     else:
+        # Rows of several tables are several statements.
         with transaction.atomic(using=using):
             insert(connection, rows)
 

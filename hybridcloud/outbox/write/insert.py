@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.store.tables import OutboxTable
 
+# Bounds the memory and the time that one statement takes.
 MOST_PER_STATEMENT: Final = 20_000
-_INTEGERS: Final = frozenset({"integer", "bigint"})
 _REST: Final = {
     "category": "integer",
     "object_identifier": "bigint",
@@ -61,11 +61,7 @@ class Row:
 
 
 def as_row(message: OutboxTable, *, headers: Mapping[str, Any] | None, flush: bool) -> Row:
-    """Check a message and encode it.
-
-    Raises:
-        InvalidOutboxError: scope and category do not fit, or one is unknown.
-    """
+    """Check a message's scope and category, and encode it."""
     scope = validated_scope(message.shard_scope, message.category)
     delay = message.delay.total_seconds() if message.delay is not None else 0.0
     own_headers = message.headers if message.headers is not None else headers
@@ -105,7 +101,8 @@ def _insert_chunk(connection: BaseDatabaseWrapper, rows: Sequence[Row]) -> None:
             message._state.db = connection.alias
         # A parked row is not due, so a flush must not wait for it.
         if row.flush and row.delay_s is None:
-            shard = ShardKey.of_columns(row.shard)
+            # The cell comes first among the columns, and last in the key.
+            shard = ShardKey(*row.shard[-2:], *row.shard[:-2])
             written.append(WrittenRow(identifier, shard, row.category, row.object_identifier))
     register(connection, Batch(rows[0].outbox, Counter(row.category for row in rows), written))
 
@@ -129,7 +126,7 @@ def _execute(connection: BaseDatabaseWrapper, rows: Sequence[Row]) -> list[int]:
     )
     params = [column[0] for name, column in given.items() if name in common]
     params += [
-        int_array(column) if kinds[name] in _INTEGERS else list(column)
+        int_array(column) if kinds[name] in ("integer", "bigint") else list(column)
         for name, column in given.items()
         if name not in common
     ]
@@ -170,13 +167,9 @@ def _statement(outbox: type[OutboxTable], common: frozenset[str], *, delayed: bo
 
 
 def as_json(outbox: type[OutboxTable], column: str, value: Any) -> str | None:
-    """Return a value as text for a JSON column of an outbox; None stays None.
-
-    Raises:
-        TypeError: it is not JSON.
-        ValueError: it contains a NaN, which PostgreSQL's JSON does not have.
-    """
+    """Return a value as text for a JSON column of an outbox; None stays None."""
     if value is None:
         return None
     json_field: Any = outbox._meta.get_field(column)
+    # A NaN is refused here: PostgreSQL's JSON does not have it, and would fail the whole INSERT.
     return json.dumps(value, cls=json_field.encoder, allow_nan=False)

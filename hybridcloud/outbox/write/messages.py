@@ -32,6 +32,7 @@ _DEFAULT = "_outbox_default"
 
 def default_hook[F: Callable[..., Any]](hook: F) -> F:
     """Mark a hook as the framework's own, to tell an override from it."""
+    # An override is another function, so it does not have the mark.
     setattr(hook, _DEFAULT, True)
     return hook
 
@@ -102,18 +103,16 @@ def _default_rows(
     """Do what the default hooks do, with no instance for each message."""
     category = model.category
     scope = category.get_scope()
+    # A retired category is refused.
     validated_scope(scope.value, category.value)
     outbox = model.outbox_model()
     headers = as_json(outbox, "headers", current_headers())
-    payload_is_default = uses_default(model, "payload_for_update")
     targets = _targets(model, deleted=deleted) if outbox.silo_mode is SiloMode.CONTROL else None
     identify = identifiers_of(scope, model)
     rows: list[Row] = []
     for instance in instances:
         shard, about = identify(instance)
-        payload = None
-        if not payload_is_default:
-            payload = as_json(outbox, "payload", instance.payload_for_update())
+        payload = as_json(outbox, "payload", instance.payload_for_update())
         own = (scope.value, shard)
         rows += [
             Row(
@@ -147,6 +146,7 @@ def default_control_messages(
 def _targets(model: type[ProducingModel], *, deleted: bool) -> Callable[[Any], list[str]]:
     """Return a function from an instance to the cells to tell."""
     hook = "outbox_cell_names_for_deletion" if deleted else "outbox_cell_names"
+    # Only cells that follow from the owner alone are the same for all of its rows.
     if deleted or model.trigger_cells is not None or not uses_default(model, hook):
         return lambda instance: sorted(set(getattr(instance, hook)()))
     # The resolver is asked once for each organization or user.
@@ -155,11 +155,7 @@ def _targets(model: type[ProducingModel], *, deleted: bool) -> Callable[[Any], l
 
 
 def cells_of_owner(instance: Model) -> Collection[str]:
-    """Return the cells of an instance's organization, else of its user.
-
-    Raises:
-        IdentifierError: it has neither.
-    """
+    """Return the cells of an instance's organization, else of its user."""
     return _cells_of(*_owner_of(instance))
 
 

@@ -176,6 +176,7 @@ class ProducingModel(models.Model):
     ) -> tuple[int, dict[str, int]]:
         """Delete the row and what cascades, and write the messages about it."""
         if self.pk is None:
+            # Django raises.
             return super().delete(using, keep_parents)
         using = using or router.db_for_write(type(self), instance=self)
         if is_triggered(type(self)):

@@ -28,7 +28,7 @@ from silos import SiloMode
 from silos.guard import open_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -85,6 +85,7 @@ class Rewriter(ABC):
         self.connection = connection
         self.outbox = model.outbox_model()
         self.table = quoted(model._meta.db_table)
+        self.is_flushed = is_flushing(model.default_flush)
 
     def __enter__(self) -> Self:
         self.connection.execute_wrappers.append(self)
@@ -113,11 +114,14 @@ class Rewriter(ABC):
         headers = as_json(self.outbox, "headers", current_headers())
         return (self.scope.value, self.model.category.value, headers)
 
-    def written(self, row: tuple[int, int, int]) -> WrittenRow:
-        """Return the message for a row that the INSERT returned."""
-        identifier, shard, about = row
-        key = ShardKey(self.scope.value, shard)
-        return WrittenRow(identifier, key, self.model.category.value, about)
+    def batch_of(self, count: int, returned: Iterable[tuple[int, int, int]]) -> Batch:
+        """Return the messages; ``returned`` are the rows of those to flush."""
+        scope, category = self.scope.value, self.model.category.value
+        written = [
+            WrittenRow(identifier, ShardKey(scope, shard), category, about)
+            for identifier, shard, about in returned
+        ]
+        return Batch(self.outbox, Counter({category: count}), written)
 
 
 @cache
@@ -178,9 +182,6 @@ def save_combined(instance: ProducingModel, save: partial[None], *, using: str) 
     """Save a row and its message in one statement; False if it cannot.
 
     Nothing was done then. ``save`` is the instance's next one by the order of bases.
-
-    Raises:
-        InvalidOutboxError: the model's category is retired.
     """
     model, connection = type(instance), connections[using]
     scope = _scope_to_combine(model, save.func, connection)
@@ -205,22 +206,15 @@ def save_combined(instance: ProducingModel, save: partial[None], *, using: str) 
 class _Row(Rewriter):
     """The rewriter of a save; ``batch`` is its message once it is written."""
 
-    def __init__(
-        self, model: type[ProducingModel], scope: OutboxScope, connection: BaseDatabaseWrapper
-    ) -> None:
-        super().__init__(model, scope, connection)
-        self.batch: Batch | None = None
-        self._is_running = False
-        self._is_lone = not connection.in_atomic_block
-        self._is_flushed = is_flushing(model.default_flush)
-        self._verbs = (f"INSERT INTO {self.table} ", f"UPDATE {self.table} ")
+    batch: Batch | None = None
+    _is_running = False
 
     def __call__(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         if self._is_running or not isinstance(sql, str) or sql.startswith("SELECT"):
             return execute(sql, params, many, context)
-        if not sql.startswith(self._verbs):
+        if not sql.startswith((f"INSERT INTO {self.table} ", f"UPDATE {self.table} ")):
             # Outside of a transaction two statements could commit one without the other.
-            if self._is_lone:
+            if not self.connection.in_atomic_block:
                 raise _NotCombinable
             return execute(sql, params, many, context)
         row, message = self.parts(sql)
@@ -236,6 +230,5 @@ class _Row(Rewriter):
             return result
         # Django reads the row again, and ignores columns that it did not ask for.
         cursor.scroll(-1)
-        written = [self.written(told[-3:])] if self._is_flushed else []
-        self.batch = Batch(self.outbox, Counter({self.model.category.value: 1}), written)
+        self.batch = self.batch_of(1, [told[-3:]] if self.is_flushed else [])
         return result

@@ -44,6 +44,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         if is_triggered(self.model):
             with triggered(self._producer, self.db, None):
                 return super().delete()
+        # Django sends a signal for each row; their messages are gathered for one INSERT.
         with joined_context(self.db, flush=self._producer.default_flush):
             return super().delete()
 
@@ -102,6 +103,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         self, objs: Iterable[M], fields: Iterable[str], batch_size: int | None = None
     ) -> int:
         """Set each row's fields to its instance's and write the messages."""
+        # Django updates in batches; their messages are gathered for one INSERT.
         with joined_context(self._written_db, flush=self._producer.default_flush):
             return super().bulk_update(objs, fields, batch_size)
 
@@ -122,6 +124,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
 
     @property
     def _written_db(self) -> str:
+        # The router may read from another database.
         self._for_write = True
         return self.db
 

@@ -30,8 +30,7 @@ def root_of(model: type[ProducingModel]) -> type[ProducingModel]:
     """Return the root of a proxy or multi-table child, else the model."""
     concrete: Any = model._meta.concrete_model
     for each in (*concrete._meta.get_parent_list(), concrete):
-        parents = each._meta.get_parent_list()
-        if _is_producing(each) and not any(map(_is_producing, parents)):
+        if _is_producing(each) and not any(map(_is_producing, each._meta.get_parent_list())):
             return each  # type: ignore[no-any-return]
     return model
 
@@ -39,9 +38,7 @@ def root_of(model: type[ProducingModel]) -> type[ProducingModel]:
 def register(model: type[ProducingModel]) -> None:
     """Connect a producing model that Django has just prepared.
 
-    Raises:
-        ConfigurationError: a replicated model has no category, or a different one than its parent.
-        RegistryError: another model has the category.
+    A category that another model has is a `RegistryError`.
     """
     root = root_of(model)
     update_through_managers(model)
@@ -76,11 +73,8 @@ def register(model: type[ProducingModel]) -> None:
 
 
 def freeze_connected_models() -> None:
-    """Refuse later models, check the silos; called once apps are ready.
-
-    Raises:
-        ConfigurationError: a model is limited to another silo than its mixin is for.
-    """
+    """Refuse later models, check the silos; called once apps are ready."""
+    # Not in `register`: decorators limit a class to a silo after it is prepared.
     for model in _roots:
         limit = silo_of(model)
         if limit is not model.silo_mode:
