@@ -16,7 +16,7 @@ from hybridcloud.outbox.operate.depths import shard_depths
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.tables import OutboxTable, TargetCell
-from hybridcloud.outbox.write.context import save_message, write_messages
+from hybridcloud.outbox.write.context import write_messages
 from silos import SiloMode, cell_silo_model, control_silo_model
 from silos.router import alias_for_model
 
@@ -57,7 +57,7 @@ class OutboxBase(OutboxTable):
         Raises:
             InvalidOutboxError: the category does not belong to the scope, or either is unknown.
         """
-        save_message(self, using=using or alias_for_model(type(self)))
+        write_messages([self], using=using or alias_for_model(type(self)))
 
     def drain_shard(self, *, flush_all: bool = False) -> None:
         """Handle the messages of this message's shard in this thread.
@@ -80,19 +80,17 @@ class OutboxBase(OutboxTable):
     @classmethod
     def find_scheduled_shards(cls, limit: int = 1000) -> list[tuple[Any, ...]]:
         """Return due shards: not in backoff, not leased and not switched off."""
-        found = find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
-        return [key.columns() for key in found]
+        due = find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
+        return [key.columns() for key in due]
 
     @classmethod
     def prepare_next_from_shard(cls, shard: Sequence[Any]) -> Self | None:
         """Claim a shard and return its first message; None if it is not due."""
-        leases = claim_if_due(cls, ShardKey.of_columns(shard), alias=alias_for_model(cls))
-        return None if leases is None else cls._first_of(leases)
-
-    @classmethod
-    def _first_of(cls, leases: Leases) -> Self | None:
-        columns = dict(zip(cls.sharding_columns, leases.keys[0].columns(), strict=True))
-        alias = leases.engine.alias
+        alias = alias_for_model(cls)
+        leases = claim_if_due(cls, ShardKey.of_columns(shard), alias=alias)
+        if leases is None:
+            return None
+        columns = dict(zip(cls.sharding_columns, shard, strict=True))
         first = cls.objects.using(alias).filter(**columns).order_by("id").first()
         if first is None:
             # The last owner emptied the shard before the claim. A lease that expires unreleased
@@ -125,7 +123,7 @@ class CellOutboxBase(OutboxBase):
     class Meta:
         abstract = True
         indexes: ClassVar = [
-            models.Index(fields=["shard_scope", "shard_identifier", "id"], name="%(class)s_shard")
+            models.Index(fields=[*OutboxTable.sharding_columns, "id"], name="%(class)s_shard")
         ]
 
 
@@ -137,10 +135,7 @@ class ControlOutboxBase(TargetCell, OutboxBase):
     class Meta:
         abstract = True
         indexes: ClassVar = [
-            models.Index(
-                fields=["cell_name", "shard_scope", "shard_identifier", "id"],
-                name="%(class)s_shard",
-            )
+            models.Index(fields=[*TargetCell.sharding_columns, "id"], name="%(class)s_shard")
         ]
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from django.db import connections
 
 from hybridcloud import hooks
 from hybridcloud.conf import settings
@@ -25,20 +24,12 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.write.mixins import ProducingModel
 
 _LOG = logging.getLogger(__name__)
 
 
 class WrittenRow(NamedTuple):
-    """One message that may run at once.
-
-    Attributes:
-        id: its id.
-        shard: its shard.
-        category: its category's number.
-        object_identifier: its object.
-    """
+    """One message that may run at once."""
 
     id: int
     shard: ShardKey
@@ -49,11 +40,8 @@ class WrittenRow(NamedTuple):
 class Batch(NamedTuple):
     """The messages of one INSERT.
 
-    Attributes:
-        outbox: the outbox model.
-        counts: messages by category, delayed ones too.
-        flushed: those that are to be flushed after the commit.
-        unseen: whether triggers wrote messages, whose ids nobody knows.
+    ``counts`` are the messages by category, delayed ones too, and ``flushed`` those to be flushed
+    after the commit. ``unseen`` says that triggers wrote messages, whose ids are not known here.
     """
 
     outbox: type[OutboxTable]
@@ -76,43 +64,37 @@ on_committed: Slot[[str, Sequence[Batch]], None] = Slot(
 """Called once a transaction with the database and what is to be flushed; `flush` fills it."""
 
 
+@dataclass(slots=True, eq=False)
 class _Commit:
     """What the marks and coordinators of one transaction share."""
 
-    __slots__ = ("alias", "latest", "ready")
-
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
-        self.ready: list[Batch] = []
-        self.latest: _Coordinator | None = None
+    alias: str
+    ready: list[Batch] = field(default_factory=list)
+    latest: _Coordinator | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Mark:
     """A hook that says: what was inserted here was committed."""
 
-    __slots__ = ("batches", "commit")
-
-    def __init__(self, commit: _Commit, batch: Batch) -> None:
-        self.commit = commit
-        self.batches = [batch]
+    commit: _Commit
+    batches: list[Batch]
 
     def __call__(self) -> None:
         self.commit.ready += self.batches
 
 
+@dataclass(slots=True, eq=False)
 class _Coordinator:
     """The hook behind the marks; the last of a transaction acts."""
 
-    __slots__ = ("commit",)
-
-    def __init__(self, commit: _Commit) -> None:
-        self.commit = commit
+    commit: _Commit
 
     def __call__(self) -> None:
-        if self.commit.latest is not self or not self.commit.ready:
-            return
-        batches, self.commit.ready = self.commit.ready, []
-        _act(self.commit.alias, batches)
+        # Once per transaction, so that a flush sees all of its messages.
+        if self.commit.latest is self and self.commit.ready:
+            batches, self.commit.ready = self.commit.ready, []
+            _act(self.commit.alias, batches)
 
 
 def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
@@ -120,20 +102,16 @@ def register(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     # The stubs of Django's list know no third item.
     queue: list[Any] = connection.run_on_commit
     savepoints = set(connection.savepoint_ids)
-    last = queue[-1][1] if queue else None
-    # Within one block one mark is enough, but in a test case, which cuts the queue as it likes.
-    if isinstance(last, _Coordinator) and len(queue) > 1:
-        near, mark, _ = queue[-2]
-        if (
-            isinstance(mark, _Mark)
-            and near == savepoints
-            and not is_testcase_transaction(connection)
-        ):
-            mark.batches.append(batch)
-            return
-    commit = _commit_in(queue) or _Commit(connection.alias)
+    match queue[-2:]:
+        case [(near, _Mark() as mark, _), (_, _Coordinator(), _)] if near == savepoints:
+            # Within one block one mark is enough, but in a test case, which cuts the queue as it likes.
+            if not is_testcase_transaction(connection):
+                mark.batches.append(batch)
+                return
+    commits = (hook.commit for _, hook, _ in reversed(queue) if isinstance(hook, _Coordinator))
+    commit = next(commits, None) or _Commit(connection.alias)
     commit.latest = _Coordinator(commit)
-    queue.append((savepoints, _Mark(commit, batch), False))
+    queue.append((savepoints, _Mark(commit, [batch]), False))
     # Of no savepoint: it must outlive those that roll back, and acts for what is left.
     queue.append((set(), commit.latest, False))
 
@@ -142,37 +120,22 @@ def announce(connection: BaseDatabaseWrapper, batch: Batch) -> None:
     """Have the coordinator act at the commit; at once in autocommit."""
     if connection.in_atomic_block or not connection.get_autocommit():
         register(connection, batch)
-        return
-    _act(connection.alias, [batch])
+    else:
+        # The statement was its own transaction and is committed.
+        _act(connection.alias, [batch])
 
 
 def _act(alias: str, batches: Sequence[Batch]) -> None:
-    """Tell of committed messages, and have them delivered.
-
-    But for those that wait for the tick.
-    """
+    """Tell of committed messages, and have those flushed that are to be."""
     if hooks.active.saved:
         counts: dict[type[OutboxTable], Counter[int]] = {}
         for batch in batches:
             counts.setdefault(batch.outbox, Counter()).update(batch.counts)
         for outbox, own in counts.items():
+            # None where triggers wrote, since only the database knows how many.
             if own:
                 hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(own)))
+    # In cron mode they wait for the tick.
     awaited = [batch for batch in batches if batch.flushed or batch.unseen]
     if awaited and settings().flush != "cron":
         on_committed(alias, awaited)
-
-
-def announce_unseen(model: type[ProducingModel], using: str) -> None:
-    """Have a drainer woken for messages that triggers wrote.
-
-    Their ids are not known here.
-    """
-    announce(connections[using], Batch(model.outbox_model(), Counter(), (), unseen=True))
-
-
-def _commit_in(queue: Sequence[tuple[Any, Any, bool]]) -> _Commit | None:
-    for _, hook, _ in reversed(queue):
-        if isinstance(hook, _Coordinator):
-            return hook.commit
-    return None

@@ -16,11 +16,9 @@ from hybridcloud.outbox.store.tables import table_names
 from hybridcloud.outbox.write.insert import MOST_PER_STATEMENT, Row, insert
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from hybridcloud.outbox.store.tables import OutboxTable
 
 _SAVEPOINT: Final = re.compile(
     r'\s*(SAVEPOINT|RELEASE|ROLLBACK\s+TO)\s+(?:SAVEPOINT\s+)?"?([^"\s;]+)', re.IGNORECASE
@@ -28,27 +26,24 @@ _SAVEPOINT: Final = re.compile(
 
 
 class Buffer:
-    """The messages of one `outbox_context` block on one connection.
-
-    Args:
-        connection: the connection in whose transaction they will be written.
-    """
+    """The messages of one `outbox_context` block on one connection."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self.connection = connection
         self.is_open = True
         self._rows: list[Row] = []
+        # The name of each open savepoint, and how many rows were buffered before it.
         self._savepoints: list[tuple[str, int]] = []
-        self._names: dict[type[OutboxTable], tuple[str, str]] = {}
+        self._tables: set[str] = set()
         self._writing = False
 
     def add(self, rows: Sequence[Row]) -> None:
         """Buffer rows until the block ends or the table is read."""
         self._rows += rows
-        for row in rows:
-            if row.outbox not in self._names:
-                tables = table_names(row.outbox)
-                self._names[row.outbox] = (tables.outbox.strip('"'), tables.parked.strip('"'))
+        for outbox in {row.outbox for row in rows}:
+            names = table_names(outbox)
+            # Without quotes, since statements that are not Django's may have none.
+            self._tables |= {names.outbox.strip('"'), names.parked.strip('"')}
         # Limits the memory of a long block outside of savepoints.
         if len(self._rows) > MOST_PER_STATEMENT:
             self.write()
@@ -83,15 +78,17 @@ class Buffer:
             # No savepoint of the block can roll these back any more.
             self._rows.clear()
 
-    def _watch(
-        self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any
-    ) -> Any:
+    def _watch(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        # The buffer's own INSERT names the table as well.
         if self._writing:
             return execute(sql, params, many, context)
+        text = sql.decode() if isinstance(sql, bytes) else sql
+        if not isinstance(text, str):
+            # One of psycopg's, such as `sql.SQL`.
+            text = text.as_string(self.connection.connection)
         # Rows are written before a statement that reads them. A savepoint is followed after its
         # statement, since one that fails changes nothing.
-        text = sql if isinstance(sql, str) else _text(self.connection, sql)
-        if self._rows and any(a in text or b in text for a, b in self._names.values()):
+        if self._rows and any(name in text for name in self._tables):
             self.write()
         result = execute(sql, params, many, context)
         match = _SAVEPOINT.match(text)
@@ -105,10 +102,8 @@ class Buffer:
             self._savepoints.append((name, len(self._rows)))
             return
         # The innermost one of this name is meant, as in PostgreSQL.
-        at = next(
-            (i for i in reversed(range(len(self._savepoints))) if self._savepoints[i][0] == name),
-            None,
-        )
+        found = [i for i, (each, _) in enumerate(self._savepoints) if each == name]
+        at = found[-1] if found else None
         if verb == "RELEASE":
             if at is not None:
                 del self._savepoints[at:]
@@ -131,17 +126,12 @@ def _newest(rows: Sequence[Row]) -> list[Row]:
     last: dict[tuple[Any, ...], Row] = {}
     kept: list[Row] = []
     for row in reversed(rows):
-        newer = last.get(row.key) if row.coalesces else None
-        if newer is None:
+        key = (row.outbox, *row.shard, row.category, row.object_identifier)
+        newer = last.setdefault(key, row) if row.coalesces else row
+        if newer is row:
             kept.append(row)
-            if row.coalesces:
-                last[row.key] = row
         else:
+            # Their instances get the id of the row that is written, and one flush is enough.
             newer.messages += row.messages
             newer.flush = newer.flush or row.flush
-    kept.reverse()
-    return kept
-
-
-def _text(connection: BaseDatabaseWrapper, sql: Any) -> str:
-    return sql.decode() if isinstance(sql, bytes) else str(sql.as_string(connection.connection))
+    return kept[::-1]

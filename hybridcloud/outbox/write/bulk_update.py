@@ -7,7 +7,6 @@ come to match in between are neither changed nor forgotten.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, models
@@ -15,48 +14,39 @@ from django.db import connections, models
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.declare.identifiers import shard_path
 from hybridcloud.outbox.declare.scope import find_scope
-from hybridcloud.outbox.write.after_commit import Batch, announce
-from hybridcloud.outbox.write.context import (
-    is_flushing,
-    joined_context,
-    write_buffered,
-    write_messages,
-)
-from hybridcloud.outbox.write.messages import is_triggered, messages_moved, produce, triggered
+from hybridcloud.outbox.write.after_commit import announce
+from hybridcloud.outbox.write.context import joined_context, write_buffered, write_messages
+from hybridcloud.outbox.write.messages import is_triggered, produce, triggered
 from hybridcloud.outbox.write.one_statement import Rewriter, scope_for_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from hybridcloud.outbox.declare.scope import OutboxScope
     from hybridcloud.outbox.store.tables import OutboxTable
     from hybridcloud.outbox.write.mixins import ProducingModel
     from hybridcloud.outbox.write.querysets import ProducingQuerySet
 
+# Bounds the memory for instances and their messages.
 _MOST_PKS: Final = 10_000
-type _Plain = Callable[..., int]
 
 
-def update(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, Any]) -> int:
-    """Change the rows of a queryset and write the messages about them.
-
-    Args:
-        queryset: the rows.
-        plain: Django's own ``update``, called with a queryset and the fields.
-        fields: what is set.
-
-    Returns:
-        How many rows matched.
-    """
+def update(queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:
+    """Change rows and write the messages about them; return how many matched."""
     model: type[ProducingModel] = queryset.model
-    _refuse_primary_key(model, fields)
+    keys = {name for field in model._meta.pk_fields for name in (field.name, field.attname)}
+    if not keys.isdisjoint(fields) or "pk" in fields:
+        raise OutboxError(
+            f"Primary key in update() of {model._meta.label}: its messages are about an object "
+            f"that keeps its id. Delete the row and make another one."
+        )
     if is_triggered(model):
         with triggered(model, queryset.db, None):
-            return plain(queryset, **fields)
+            return models.QuerySet.update(queryset, **fields)
     scope = scope_for_sql(model)
     if scope is not None and not _moves(model, scope, fields):
-        return _Together(queryset, scope).run(plain, fields)
-    return _locked(queryset, plain, fields)
+        return _Together(model, scope, connections[queryset.db]).run(queryset, fields)
+    return _locked(queryset, fields)
 
 
 def update_instance(instance: ProducingModel, fields: dict[str, Any], *, using: str) -> int:
@@ -75,105 +65,82 @@ def update_instance(instance: ProducingModel, fields: dict[str, Any], *, using: 
     return rows
 
 
-def _refuse_primary_key(model: type[ProducingModel], fields: Collection[str]) -> None:
-    keys = {name for field in model._meta.pk_fields for name in (field.name, field.attname)}
-    if not keys.isdisjoint(fields) or "pk" in fields:
-        raise OutboxError(
-            f"Primary key in update() of {model._meta.label}: its messages are about an object "
-            f"that keeps its id. Delete the row and make another one."
-        )
-
-
 def _moves(model: type[ProducingModel], scope: OutboxScope, fields: Collection[str]) -> bool:
     """Say whether setting these fields may take a row to another shard."""
     first = (shard_path(scope, model) or "").split(".", 1)[0]
-    if first == "pk" or not first:
+    # A key never changes; of a relation, both names may be set.
+    if first in ("", "pk"):
         return False
-    names = {first}
-    for field in model._meta.concrete_fields:
-        if first in (field.name, field.attname):
-            names |= {field.name, field.attname}
+    pairs = [{field.name, field.attname} for field in model._meta.concrete_fields]
+    names = {first}.union(*(pair for pair in pairs if first in pair))
     return not names.isdisjoint(fields)
 
 
 class _Together(Rewriter):
     """One statement that changes the rows and writes their messages."""
 
-    def __init__(self, queryset: ProducingQuerySet[Any], scope: OutboxScope) -> None:
-        super().__init__(queryset.model, scope, connections[queryset.db])
-        self._queryset = queryset
-        self._is_flushed = is_flushing(self.model.default_flush)
-        self._messages: Sequence[tuple[int, int, int]] = ()
+    _messages: Sequence[tuple[int, int, int]] = ()
 
-    def run(self, plain: _Plain, fields: dict[str, Any]) -> int:
+    def run(self, queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:
         # What is buffered is older, so it must have lower ids.
         write_buffered(self.connection)
         with self:
-            count = plain(self._queryset, **fields)
+            count = models.QuerySet.update(queryset, **fields)
         if count:
-            counts = Counter({self.model.category.value: count})
-            written = [self.written(each) for each in self._messages]
-            announce(self.connection, Batch(self.outbox, counts, written))
+            announce(self.connection, self.batch_of(count, self._messages))
         return count
 
-    def __call__(
-        self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
-    ) -> Any:
+    def __call__(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         if not (isinstance(sql, str) and sql.startswith(f"UPDATE {self.table} SET")):
             return execute(sql, params, many, context)
+        # In the order of the objects, as `_locked` gives them their ids.
         text = " ".join(self.parts(sql, order="ORDER BY hc_object"))
         result = execute(text, (*params, *self.values()), many, context)
-        if self._is_flushed:
+        if self.is_flushed:
             self._messages = context["cursor"].fetchall()
         return result
 
 
-def _locked(queryset: ProducingQuerySet[Any], plain: _Plain, fields: dict[str, Any]) -> int:
+def _locked(queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:
     """Lock rows, change exactly these, and write their messages."""
     model: type[ProducingModel] = queryset.model
-    using = queryset.db
-    changed = 0
+    using, changed = queryset.db, 0
     with joined_context(using, flush=model.default_flush):
         # In the order of the ids: two such updates wait for one another, and never in a circle.
         pks = list(_lockable(queryset).order_by("pk").values_list("pk", flat=True))
         for start in range(0, len(pks), _MOST_PKS):
             chunk = pks[start : start + _MOST_PKS]
             rows = model.outbox_rows.using(using).filter(pk__in=chunk).order_by("pk")
+            # Only messages made before the change name the shard that a row leaves.
             before = {each.pk: each.messages() for each in rows} if _may_move(rows, fields) else {}
-            changed += plain(queryset.filter(pk__in=chunk), **fields)
+            changed += models.QuerySet.update(queryset.filter(pk__in=chunk), **fields)
             after = list(rows.all())
             produce(model, after, using=using)
             if before:
-                left = _left_behind(before, after)
-                write_messages(left, using=using, flush=model.default_flush)
+                write_messages(_left_behind(before, after), using=using, flush=model.default_flush)
     return changed
 
 
 def _lockable(queryset: ProducingQuerySet[Any]) -> models.QuerySet[Any]:
     """Return a query that PostgreSQL can lock: no joins, groups, DISTINCT."""
-    query = queryset.query
-    base = queryset.order_by()
+    query, base = queryset.query, queryset.order_by()
     tables = sum(1 for count in query.alias_refcount.values() if count)
     if tables > 1 or query.group_by is not None or query.distinct or query.annotations:
         model: type[ProducingModel] = queryset.model
         # Django's own update does the same with a query of several tables.
-        inner = base.values("pk")
-        return (
-            model.outbox_rows.using(queryset.db)
-            .filter(pk__in=inner)
-            .select_for_update(of=("self",))
-        )
+        rows = model.outbox_rows.using(queryset.db).filter(pk__in=base.values("pk"))
+        return rows.select_for_update(of=("self",))
     return base.select_for_update()
 
 
 def _may_move(rows: models.QuerySet[Any], fields: Collection[str]) -> bool:
+    """Say whether setting these fields may take the rows to other shards."""
     model: type[ProducingModel] = rows.model
     if model.has_default_messages():
         return _moves(model, model.category.get_scope(), fields)
     # Only its messages know the scope of a model that makes them itself.
     first = rows.first()
-    made = [] if first is None else first.messages()
-    scopes = {message.shard_scope for message in made}
+    scopes = {message.shard_scope for message in ([] if first is None else first.messages())}
     return any(
         _moves(model, scope, fields) for scope in map(find_scope, scopes) if scope is not None
     )
@@ -182,8 +149,15 @@ def _may_move(rows: models.QuerySet[Any], fields: Collection[str]) -> bool:
 def _left_behind(
     before: dict[Any, list[OutboxTable]], after: Sequence[ProducingModel]
 ) -> list[OutboxTable]:
-    def each() -> Iterator[OutboxTable]:
-        for instance in after:
-            yield from messages_moved(before.get(instance.pk, []), instance.messages())
-
-    return list(each())
+    """Return messages for the shards that rows left."""
+    left: list[OutboxTable] = []
+    for instance in after:
+        now = instance.messages()
+        shards = {message.shard_key() for message in now}
+        for message in before.get(instance.pk, []):
+            if message.shard_key() not in shards:
+                # The old shard is told what is true now, like the new one.
+                if now:
+                    message.payload = now[0].payload
+                left.append(message)
+    return left

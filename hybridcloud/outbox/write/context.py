@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, transaction
 
@@ -21,6 +21,7 @@ from silos.router import current_alias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.transaction import Atomic
@@ -33,8 +34,9 @@ class _State(NamedTuple):
     buffers: Mapping[str, Buffer]
 
 
+_OUTSIDE: Final = _State(flush=True, buffers={})
 # Context-local, so right under threads and async alike.
-_state: ContextVar[_State | None] = ContextVar("hybridcloud_outbox_context", default=None)
+_state: ContextVar[_State] = ContextVar("hybridcloud_outbox_context", default=_OUTSIDE)
 
 
 @contextmanager
@@ -60,7 +62,6 @@ def outbox_context(
     Raises:
         OutboxTransactionError: there is something to flush after a commit, and no transaction.
     """
-    outer = _state.get()
     flush = is_flushing(flush)
     if inner is None:
         if flush and not any(map(open_blocks, connections.all(initialized_only=True))):
@@ -68,29 +69,27 @@ def outbox_context(
                 "No transaction to flush after: outbox_context() was entered outside of one. Give "
                 "it one, outbox_context(transaction.atomic()), or say flush=False."
             )
-        with _entered(_State(flush, {} if outer is None else outer.buffers)):
+        # What a block around this one gathers, it gathers here as well.
+        with _entered(_State(flush, _state.get().buffers)):
             yield None
         return
+    # Django would open its default database, where the current silo's tables may not be.
     if inner.using is None:
         inner.using = current_alias()
     with inner, _gathering(connections[inner.using], flush=flush):
         yield inner
 
 
-@contextmanager
-def joined_context(using: str, *, flush: bool | None) -> Iterator[None]:
+def joined_context(using: str, *, flush: bool | None) -> AbstractContextManager[Any]:
     """Gather messages like `outbox_context`, in the open transaction if any.
 
     An error that Django forgives an open transaction, such as `ProtectedError`,
     is so forgiven here as well.
     """
     connection = connections[using]
-    if not connection.in_atomic_block:
-        with outbox_context(transaction.atomic(using=using), flush):
-            yield
-        return
-    with _gathering(connection, flush=is_flushing(flush)):
-        yield
+    if connection.in_atomic_block:
+        return _gathering(connection, flush=is_flushing(flush))
+    return outbox_context(transaction.atomic(using=using), flush)
 
 
 def write_messages(
@@ -100,17 +99,15 @@ def write_messages(
 
     Inside an `outbox_context` with a transaction they are buffered, and get
     their ids at its end; else they are inserted at once, one INSERT per table.
-
-    Args:
-        messages: of any outbox models that live on the database.
-        using: the database.
-        flush: whether they are flushed after the commit; None: as the context says, else yes.
+    ``flush`` says whether they are flushed after the commit; None: as the
+    context says, else yes.
 
     Raises:
         InvalidOutboxError: a category does not belong to its scope, is unknown
             or retired, or a message was saved before. Nothing was written then.
     """
     flush = is_flushing(flush)
+    # All are checked before the first is written.
     for message in messages:
         if message.pk is not None:
             raise InvalidOutboxError(
@@ -131,13 +128,9 @@ def write_rows(rows: Sequence[Row], *, using: str) -> None:
     elif connection.in_atomic_block:
         insert(connection, rows)
     else:
+        # Rows of several tables are several statements.
         with transaction.atomic(using=using):
             insert(connection, rows)
-
-
-def save_message(message: OutboxTable, using: str) -> None:
-    """Write one message; what `OutboxTable.save` does."""
-    write_messages([message], using=using)
 
 
 def write_buffered(connection: BaseDatabaseWrapper) -> None:
@@ -149,24 +142,17 @@ def write_buffered(connection: BaseDatabaseWrapper) -> None:
 
 def is_gathering() -> bool:
     """Say whether a block around this gathers messages, on any database."""
-    return _state.get() is not None
+    return bool(_state.get().buffers)
 
 
 def is_flushing(flush: bool | None) -> bool:  # noqa: FBT001 - a value that is passed on
-    """Say whether messages written here are flushed.
-
-    ``flush`` is what the caller or the model said.
-    """
-    state = _state.get()
-    if flush is not None:
-        return flush
-    return True if state is None else state.flush
+    """Return what the caller or the model said, else what the context says."""
+    return _state.get().flush if flush is None else flush
 
 
 def buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
     """Return what gathers a connection's messages, if a block does."""
-    state = _state.get()
-    buffer = None if state is None else state.buffers.get(connection.alias)
+    buffer = _state.get().buffers.get(connection.alias)
     # A context copied to another thread, or kept beyond the block, is not in its transaction.
     if buffer is None or not buffer.is_open or buffer.connection is not connection:
         return None
@@ -176,13 +162,13 @@ def buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
 @contextmanager
 def _gathering(connection: BaseDatabaseWrapper, *, flush: bool) -> Iterator[None]:
     """Buffer what the block writes, in the outermost block's buffer."""
-    outer = _state.get()
-    buffers = {} if outer is None else outer.buffers
+    buffers = _state.get().buffers
     if buffer_of(connection) is not None:
         with _entered(_State(flush, buffers)):
             yield
         return
     buffer = Buffer(connection)
+    # The state is reset first, then the buffer is written: nothing is added to it meanwhile.
     with buffer.opened(), _entered(_State(flush, {**buffers, connection.alias: buffer})):
         yield
 

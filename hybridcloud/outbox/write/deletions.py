@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
+from django.db.models import CASCADE, DO_NOTHING, PROTECT, RESTRICT, SET, SET_DEFAULT, SET_NULL
 from django.db.models.signals import pre_delete
 
 from hybridcloud.outbox.write.messages import is_triggered, produce
@@ -18,16 +19,7 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.write.mixins import ProducingModel
 
-_COVERED: Final = (
-    models.CASCADE,
-    models.PROTECT,
-    models.RESTRICT,
-    models.SET_NULL,
-    models.SET_DEFAULT,
-    models.DO_NOTHING,
-)
-# The name of the function that models.SET() makes, with a value or a callable.
-_SET: Final = "set_on_delete"
+_COVERED: Final = (CASCADE, PROTECT, RESTRICT, SET_NULL, SET_DEFAULT, DO_NOTHING)
 
 
 def update_through_managers(model: type[ProducingModel]) -> None:
@@ -38,7 +30,7 @@ def update_through_managers(model: type[ProducingModel]) -> None:
     """
     for field in _relations(model):
         on_delete: Any = field.remote_field.on_delete
-        if on_delete is models.SET_DEFAULT or _is_set(on_delete):
+        if on_delete is SET_DEFAULT or _is_set(on_delete):
             # SET_DEFAULT is marked for every model; others then update by a query as well.
             on_delete.lazy_sub_objs = True
 
@@ -75,11 +67,13 @@ def _relations(model: type[models.Model]) -> Iterator[models.ForeignKey[Any, Any
 
 
 def _is_set(on_delete: Any) -> bool:
+    # The name of the function that SET() makes, with a value or a callable.
     name = getattr(on_delete, "__name__", "")
-    return name == _SET and on_delete.__module__ == models.SET.__module__
+    return name == "set_on_delete" and on_delete.__module__ == SET.__module__
 
 
 def _produce(
     *, sender: type[ProducingModel], instance: ProducingModel, using: str, **_: Any
 ) -> None:
+    # Before the deletion: shard and target cells are read from the row and its relations.
     produce(sender, [instance], using=using, deleted=True)

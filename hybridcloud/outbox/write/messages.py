@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from django.db import transaction
+from django.db import connections, transaction
 
-from hybridcloud.causation import current_headers, is_inside
+from hybridcloud.causation import current_headers
 from hybridcloud.errors import IdentifierError, OutboxError
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.identifiers import identifiers_of
-from hybridcloud.outbox.write.after_commit import announce_unseen
-from hybridcloud.outbox.write.context import (
-    is_flushing,
-    is_gathering,
-    write_messages,
-    write_rows,
-)
+from hybridcloud.outbox.write.after_commit import Batch, announce
+from hybridcloud.outbox.write.context import is_flushing, write_messages, write_rows
 from hybridcloud.outbox.write.insert import Row, as_json
 from hybridcloud.registry import Slot
 from silos import SiloMode, find_cells_for_orgs, find_cells_for_user
@@ -27,19 +24,15 @@ if TYPE_CHECKING:
 
     from django.db.models import Model
 
-    from hybridcloud.outbox.declare.category import CellMessage, ControlMessage
-    from hybridcloud.outbox.store.tables import OutboxTable
-    from hybridcloud.outbox.write.mixins import (
-        ProducingModel,
-        ReplicatedCellModel,
-        ReplicatedControlModel,
-    )
+    from hybridcloud.outbox.declare.category import ControlMessage
+    from hybridcloud.outbox.write.mixins import ProducingModel, ReplicatedControlModel
 
 _DEFAULT = "_outbox_default"
 
 
 def default_hook[F: Callable[..., Any]](hook: F) -> F:
     """Mark a hook as the framework's own, to tell an override from it."""
+    # An override is another function, so it does not have the mark.
     setattr(hook, _DEFAULT, True)
     return hook
 
@@ -59,18 +52,10 @@ def columns_payload(instance: ProducingModel) -> dict[str, Any]:
     return {name: getattr(instance, name) for name in instance.trigger_payload}
 
 
-def is_outermost() -> bool:
-    """Say whether nothing must go before a change here.
-
-    Nothing is gathered, and no handler or call runs.
-    """
-    return not is_gathering() and not is_inside()
-
-
 def wake(model: type[ProducingModel], using: str, *, flush: bool | None) -> None:
     """Have a drainer woken after a commit whose messages triggers wrote."""
     if is_flushing(flush):
-        announce_unseen(model, using)
+        announce(connections[using], Batch(model.outbox_model(), Counter(), (), unseen=True))
 
 
 def _not_ready(model: type[ProducingModel], using: str, flush: bool | None) -> NoReturn:  # noqa: FBT001 - a slot's default
@@ -95,14 +80,10 @@ def produce(
     deleted: bool = False,
     flush: bool | None = None,
 ) -> int:
-    """Write the messages about a model's instances; return how many.
+    """Write the messages about instances, in their order; return how many.
 
-    Args:
-        model: their class.
-        instances: in the order in which their messages shall be written.
-        using: the database.
-        deleted: whether they are about to be deleted.
-        flush: whether they are flushed after the commit; None: as the model, else the context, says.
+    ``deleted`` says that they are about to be deleted, ``flush`` whether the messages are flushed
+    after the commit; None: as the model, else the context, says.
     """
     flush = is_flushing(model.default_flush if flush is None else flush)
     # A change whose message cannot be made must not commit.
@@ -122,23 +103,19 @@ def _default_rows(
     """Do what the default hooks do, with no instance for each message."""
     category = model.category
     scope = category.get_scope()
+    # A retired category is refused.
     validated_scope(scope.value, category.value)
     outbox = model.outbox_model()
     headers = as_json(outbox, "headers", current_headers())
-    payload_is_default = uses_default(model, "payload_for_update")
-    targets = _Targets(model, deleted=deleted) if outbox.silo_mode is SiloMode.CONTROL else None
+    targets = _targets(model, deleted=deleted) if outbox.silo_mode is SiloMode.CONTROL else None
     identify = identifiers_of(scope, model)
     rows: list[Row] = []
     for instance in instances:
         shard, about = identify(instance)
-        payload = None
-        if not payload_is_default:
-            payload = as_json(outbox, "payload", instance.payload_for_update())
+        payload = as_json(outbox, "payload", instance.payload_for_update())
         own = (scope.value, shard)
-        keys = [own] if targets is None else [(cell, *own) for cell in targets.of(instance)]
         rows += [
             Row(
-                messages=[],
                 outbox=outbox,
                 shard=key,
                 category=category.value,
@@ -146,24 +123,11 @@ def _default_rows(
                 payload=payload,
                 headers=headers,
                 coalesces=scope.policy.coalesce,
-                delay_s=None,
                 flush=flush,
             )
-            for key in keys
+            for key in ([own] if targets is None else [(cell, *own) for cell in targets(instance)])
         ]
     return rows
-
-
-def default_cell_message(
-    instance: ReplicatedCellModel, shard_identifier: int | None
-) -> CellMessage:
-    """Make the message of the default `outbox_for_update`."""
-    return instance.category.as_cell_outbox(
-        instance,
-        payload=instance.payload_for_update(),
-        shard_identifier=shard_identifier,
-        outbox=instance.outbox_type,
-    )
 
 
 def default_control_messages(
@@ -179,36 +143,23 @@ def default_control_messages(
     )
 
 
-class _Targets:
-    """The target cells of many instances.
-
-    The resolver is asked once for each organization or user.
-    """
-
-    def __init__(self, model: type[ProducingModel], *, deleted: bool) -> None:
-        self._hook = "outbox_cell_names_for_deletion" if deleted else "outbox_cell_names"
-        self._known: dict[tuple[str, int], list[str]] | None = (
-            {}
-            if uses_default(model, self._hook) and model.trigger_cells is None and not deleted
-            else None
-        )
-
-    def of(self, instance: Any) -> list[str]:
-        if self._known is None:
-            return sorted(set(getattr(instance, self._hook)()))
-        key = _owner_of(instance)
-        if key not in self._known:
-            self._known[key] = sorted(cells_of_owner(instance))
-        return self._known[key]
+def _targets(model: type[ProducingModel], *, deleted: bool) -> Callable[[Any], list[str]]:
+    """Return a function from an instance to the cells to tell."""
+    hook = "outbox_cell_names_for_deletion" if deleted else "outbox_cell_names"
+    # Only cells that follow from the owner alone are the same for all of its rows.
+    if deleted or model.trigger_cells is not None or not uses_default(model, hook):
+        return lambda instance: sorted(set(getattr(instance, hook)()))
+    # The resolver is asked once for each organization or user.
+    cells = cache(_cells_of)
+    return lambda instance: sorted(cells(*_owner_of(instance)))
 
 
 def cells_of_owner(instance: Model) -> Collection[str]:
-    """Return the cells of an instance's organization, else of its user.
+    """Return the cells of an instance's organization, else of its user."""
+    return _cells_of(*_owner_of(instance))
 
-    Raises:
-        IdentifierError: it has neither.
-    """
-    attribute, identifier = _owner_of(instance)
+
+def _cells_of(attribute: str, identifier: int) -> Collection[str]:
     if attribute == "organization_id":
         return find_cells_for_orgs([identifier])
     return find_cells_for_user(identifier)
@@ -223,16 +174,3 @@ def _owner_of(instance: Model) -> tuple[str, int]:
         f"No target cells for {instance._meta.label} {instance.pk}: it has neither an "
         f"organization_id nor a user_id. Override outbox_cell_names() on the model."
     )
-
-
-def messages_moved(
-    before: Iterable[OutboxTable], after: Iterable[OutboxTable]
-) -> list[OutboxTable]:
-    """Return messages for the shards that an instance left."""
-    now = list(after)
-    keys = {message.shard_key() for message in now}
-    left = [message for message in before if message.shard_key() not in keys]
-    for message in left:
-        if now:
-            message.payload = now[0].payload
-    return left

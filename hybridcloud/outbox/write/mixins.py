@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from django.apps import apps
 from django.db import models, router, transaction
 
+from hybridcloud.causation import is_inside
 from hybridcloud.conf import settings
 from hybridcloud.outbox.declare.cell_mapping import names_of_row
 from hybridcloud.outbox.write.bulk_update import update_instance
-from hybridcloud.outbox.write.context import joined_context, outbox_context
+from hybridcloud.outbox.write.context import is_gathering, joined_context, outbox_context
 from hybridcloud.outbox.write.messages import (
     cells_of_owner,
-    default_cell_message,
     default_control_messages,
     default_hook,
-    is_outermost,
     is_triggered,
     produce,
     triggered,
@@ -148,7 +147,7 @@ class ProducingModel(models.Model):
             # Django then saves nothing, so there is nothing to write about.
             super().save(*args, **kwargs)
             return
-        if is_triggered(type(self)) and not args and is_outermost():
+        if is_triggered(type(self)) and not (args or is_gathering() or is_inside()):
             # The usual case: nothing is buffered and no causation is lent, so skip `triggered`.
             super().save(**kwargs)
             # None where the save() of another base saved nothing.
@@ -177,6 +176,7 @@ class ProducingModel(models.Model):
     ) -> tuple[int, dict[str, int]]:
         """Delete the row and what cascades, and write the messages about it."""
         if self.pk is None:
+            # Django raises.
             return super().delete(using, keep_parents)
         using = using or router.db_for_write(type(self), instance=self)
         if is_triggered(type(self)):
@@ -264,7 +264,12 @@ class ReplicatedCellModel(CellOutboxProducingModel):
     @default_hook
     def outbox_for_update(self, shard_identifier: int | None = None) -> CellMessage:
         """Make an unsaved message about the row as it is now."""
-        return default_cell_message(self, shard_identifier)
+        return self.category.as_cell_outbox(
+            self,
+            payload=self.payload_for_update(),
+            shard_identifier=shard_identifier,
+            outbox=self.outbox_type,
+        )
 
     @default_hook
     def handle_async_replication(self, shard_identifier: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from django.db import connections, models
 from django.db.models import Field, Model
@@ -20,7 +20,7 @@ from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.identifiers import shard_field
 from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.tables import quoted, table_names
-from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, announce, register
+from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, announce
 from hybridcloud.outbox.write.context import buffer_of, is_flushing
 from hybridcloud.outbox.write.insert import as_json
 from hybridcloud.outbox.write.messages import produce, uses_default
@@ -28,7 +28,7 @@ from silos import SiloMode
 from silos.guard import open_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -44,7 +44,6 @@ def scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
         model.silo_mode is not SiloMode.CELL
         or not model.has_default_messages()
         or not uses_default(model, "payload_for_update")
-        or _concrete(model)._meta.parents
     ):
         return None
     scope = model.category.get_scope()
@@ -53,17 +52,16 @@ def scope_for_sql(model: type[ProducingModel]) -> OutboxScope | None:
 
 @cache
 def _has_both_columns(model: type[ProducingModel], scope: OutboxScope) -> bool:
+    """Say whether shard and key are integers in the model's only table."""
     shard = shard_field(scope, model)
+    concrete: Any = model._meta.concrete_model
     return (
         shard is not None
         and not shard.null
+        and not concrete._meta.parents
         and _is_integer(shard)
-        and _is_integer(_concrete(model)._meta.pk)
+        and _is_integer(concrete._meta.pk)
     )
-
-
-def _concrete(model: type[ProducingModel]) -> type[models.Model]:
-    return cast("type[models.Model]", model._meta.concrete_model)
 
 
 def _is_integer(field: Any) -> bool:
@@ -75,13 +73,7 @@ def _is_integer(field: Any) -> bool:
 class Rewriter(ABC):
     """Rewrites the statement of a block that changes a model's rows.
 
-    Args:
-        model: a model with a `scope_for_sql`.
-        scope: that scope.
-        connection: where its rows are changed.
-
-    Raises:
-        InvalidOutboxError: the model's category is retired.
+    ``scope`` is the model's `scope_for_sql`. A retired category raises `InvalidOutboxError`.
     """
 
     def __init__(
@@ -93,6 +85,7 @@ class Rewriter(ABC):
         self.connection = connection
         self.outbox = model.outbox_model()
         self.table = quoted(model._meta.db_table)
+        self.is_flushed = is_flushing(model.default_flush)
 
     def __enter__(self) -> Self:
         self.connection.execute_wrappers.append(self)
@@ -103,9 +96,7 @@ class Rewriter(ABC):
         self.connection.execute_wrappers.remove(self)
 
     @abstractmethod
-    def __call__(
-        self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
-    ) -> Any:
+    def __call__(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         """Run a statement of Django's, rewritten or unchanged."""
 
     def parts(self, sql: str, *, order: str = "") -> tuple[str, str]:
@@ -123,12 +114,14 @@ class Rewriter(ABC):
         headers = as_json(self.outbox, "headers", current_headers())
         return (self.scope.value, self.model.category.value, headers)
 
-    def written(self, row: tuple[int, int, int]) -> WrittenRow:
-        """Return the message for a row that the INSERT returned."""
-        identifier, shard, about = row
-        return WrittenRow(
-            identifier, ShardKey(self.scope.value, shard), self.model.category.value, about
-        )
+    def batch_of(self, count: int, returned: Iterable[tuple[int, int, int]]) -> Batch:
+        """Return the messages; ``returned`` are the rows of those to flush."""
+        scope, category = self.scope.value, self.model.category.value
+        written = [
+            WrittenRow(identifier, ShardKey(scope, shard), category, about)
+            for identifier, shard, about in returned
+        ]
+        return Batch(self.outbox, Counter({category: count}), written)
 
 
 @cache
@@ -154,29 +147,26 @@ class _NotCombinable(Exception):  # noqa: N818 - not an error: the save goes on 
 
 
 def _scope_to_combine(
-    instance: ProducingModel, save: Callable[..., None], *, using: str
+    model: type[ProducingModel], save: Callable[..., None], connection: BaseDatabaseWrapper
 ) -> OutboxScope | None:
     """Return the message's scope if a save is only its row's own statement."""
     # A hook or receiver that runs with the save relies on a transaction, and its messages come
-    # before the row's. A block that gathers messages writes them all at once.
-    model = type(instance)
-    connection = connections[using]
+    # before the row's. A block that gathers messages writes them all at once, and another silo's
+    # open transaction forbids a statement outside of one.
     if (
         getattr(save, "__func__", None) is Model.save
         and _is_saved_by_django_alone(model)
         and uses_default(model, "prepare_outboxes")
         and not pre_save.has_listeners(model)
         and not post_save.has_listeners(model)
-        and (connection.in_atomic_block or not _is_inside_another())
+        and (
+            connection.in_atomic_block
+            or not any(map(open_blocks, connections.all(initialized_only=True)))
+        )
         and buffer_of(connection) is None
     ):
         return scope_for_sql(model)
     return None
-
-
-def _is_inside_another() -> bool:
-    """Say whether another silo's open transaction forbids a lone statement."""
-    return any(map(open_blocks, connections.all(initialized_only=True)))
 
 
 @cache
@@ -192,56 +182,41 @@ def save_combined(instance: ProducingModel, save: partial[None], *, using: str) 
     """Save a row and its message in one statement; False if it cannot.
 
     Nothing was done then. ``save`` is the instance's next one by the order of bases.
-
-    Raises:
-        InvalidOutboxError: the model's category is retired.
     """
-    scope = _scope_to_combine(instance, save.func, using=using)
+    model, connection = type(instance), connections[using]
+    scope = _scope_to_combine(model, save.func, connection)
     if scope is None:
         return False
-    row = _Row(instance, scope, connections[using])
+    row = _Row(model, scope, connection)
     try:
         with row:
             save()
     except _NotCombinable:
         return False
     finally:
-        row.announce()
+        # Also after an error: outside of a transaction the row is committed by then.
+        if row.batch is not None:
+            announce(connection, row.batch)
     if row.batch is None:
         # Nothing was written: a model may have no column but its key.
-        produce(type(instance), [instance], using=using)
+        produce(model, [instance], using=using)
     return True
 
 
 class _Row(Rewriter):
     """The rewriter of a save; ``batch`` is its message once it is written."""
 
-    def __init__(
-        self, instance: ProducingModel, scope: OutboxScope, connection: BaseDatabaseWrapper
-    ) -> None:
-        model = type(instance)
-        super().__init__(model, scope, connection)
-        self.batch: Batch | None = None
-        self._is_running = False
-        self._is_lone = not connection.in_atomic_block
-        self._is_flushed = is_flushing(model.default_flush)
-        self._verbs = (f"INSERT INTO {self.table} ", f"UPDATE {self.table} ")
+    batch: Batch | None = None
+    _is_running = False
 
-    def __call__(
-        self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
-    ) -> Any:
+    def __call__(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         if self._is_running or not isinstance(sql, str) or sql.startswith("SELECT"):
             return execute(sql, params, many, context)
-        if sql.startswith(self._verbs):
-            return self._execute(execute, sql, params, many, context)
-        # Outside of a transaction two statements could commit one without the other.
-        if self._is_lone:
-            raise _NotCombinable
-        return execute(sql, params, many, context)
-
-    def _execute(
-        self, execute: Callable[..., Any], sql: str, params: Any, many: Any, context: dict[str, Any]
-    ) -> Any:
+        if not sql.startswith((f"INSERT INTO {self.table} ", f"UPDATE {self.table} ")):
+            # Outside of a transaction two statements could commit one without the other.
+            if not self.connection.in_atomic_block:
+                raise _NotCombinable
+            return execute(sql, params, many, context)
         row, message = self.parts(sql)
         text = f"{row}, hc_message AS ({message}) SELECT hc_row.*, hc_message.* FROM hc_row, hc_message"  # noqa: S608
         # From here on the row may be committed, so a later statement must not restart the save.
@@ -255,13 +230,5 @@ class _Row(Rewriter):
             return result
         # Django reads the row again, and ignores columns that it did not ask for.
         cursor.scroll(-1)
-        written = [self.written(told[-3:])] if self._is_flushed else []
-        self.batch = Batch(self.outbox, Counter({self.model.category.value: 1}), written)
-        if not self._is_lone:
-            register(self.connection, self.batch)
+        self.batch = self.batch_of(1, [told[-3:]] if self.is_flushed else [])
         return result
-
-    def announce(self) -> None:
-        """Announce the message, if its statement was its own transaction."""
-        if self._is_lone and self.batch is not None:
-            announce(self.connection, self.batch)

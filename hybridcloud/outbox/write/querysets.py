@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from django.db import models
@@ -31,7 +32,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
             # Before Django 6 update() ignored them and changed every row.
             raise TypeError("Cannot call update() after .distinct(*fields).")
         self._for_write = True
-        count = update(self, _plain_update, kwargs)
+        count = update(self, kwargs)
         self._result_cache = None
         return count
 
@@ -43,6 +44,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         if is_triggered(self.model):
             with triggered(self._producer, self.db, None):
                 return super().delete()
+        # Django sends a signal for each row; their messages are gathered for one INSERT.
         with joined_context(self.db, flush=self._producer.default_flush):
             return super().delete()
 
@@ -65,17 +67,19 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
                 or a row has no id, and a sequence does not give it one.
         """
         created = list(objs)
+        insert = partial(
+            super().bulk_create,
+            created,
+            batch_size,
+            ignore_conflicts,
+            update_conflicts,
+            update_fields,
+            unique_fields,
+        )
         if is_triggered(self.model):
             # Triggers see the rows that were inserted, whatever the conflicts.
             with triggered(self._producer, self._written_db, None):
-                return super().bulk_create(
-                    created,
-                    batch_size,
-                    ignore_conflicts,
-                    update_conflicts,
-                    update_fields,
-                    unique_fields,
-                )
+                return insert()
         if ignore_conflicts:
             raise OutboxError(
                 f"bulk_create(ignore_conflicts=True) of {self.model._meta.label}: PostgreSQL does "
@@ -86,13 +90,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         # Before the INSERT, which sets the ids.
         had_ids = any(obj.pk is not None for obj in created)
         with joined_context(self.db, flush=self._producer.default_flush):
-            result = super().bulk_create(
-                created,
-                batch_size=batch_size,
-                update_conflicts=update_conflicts,
-                update_fields=update_fields,
-                unique_fields=unique_fields,
-            )
+            result = insert()
             rows: Sequence[Any] = result
             if update_conflicts and created:
                 rows = self._as_stored(result, unique_fields or (), had_ids=had_ids)
@@ -105,6 +103,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         self, objs: Iterable[M], fields: Iterable[str], batch_size: int | None = None
     ) -> int:
         """Set each row's fields to its instance's and write the messages."""
+        # Django updates in batches; their messages are gathered for one INSERT.
         with joined_context(self._written_db, flush=self._producer.default_flush):
             return super().bulk_update(objs, fields, batch_size)
 
@@ -125,6 +124,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
 
     @property
     def _written_db(self) -> str:
+        # The router may read from another database.
         self._for_write = True
         return self.db
 
@@ -155,10 +155,6 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         fields: list[Any] = [self.model._meta.get_field(name) for name in names]
         wanted = [Q(**{f.attname: getattr(obj, f.attname) for f in fields}) for obj in objs]
         return list(rows.filter(Q(*wanted, _connector=Q.OR)))
-
-
-def _plain_update(queryset: models.QuerySet[Any], **fields: Any) -> int:
-    return models.QuerySet.update(queryset, **fields)
 
 
 class ProducingManager[M: models.Model](models.Manager[M]):

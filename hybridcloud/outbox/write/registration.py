@@ -30,8 +30,7 @@ def root_of(model: type[ProducingModel]) -> type[ProducingModel]:
     """Return the root of a proxy or multi-table child, else the model."""
     concrete: Any = model._meta.concrete_model
     for each in (*concrete._meta.get_parent_list(), concrete):
-        parents = each._meta.get_parent_list()
-        if _is_producing(each) and not any(map(_is_producing, parents)):
+        if _is_producing(each) and not any(map(_is_producing, each._meta.get_parent_list())):
             return each  # type: ignore[no-any-return]
     return model
 
@@ -39,9 +38,7 @@ def root_of(model: type[ProducingModel]) -> type[ProducingModel]:
 def register(model: type[ProducingModel]) -> None:
     """Connect a producing model that Django has just prepared.
 
-    Raises:
-        ConfigurationError: a replicated model has no category, or a different one than its parent.
-        RegistryError: another model has the category.
+    A category that another model has is a `RegistryError`.
     """
     root = root_of(model)
     update_through_managers(model)
@@ -76,25 +73,18 @@ def register(model: type[ProducingModel]) -> None:
 
 
 def freeze_connected_models() -> None:
-    """Refuse later models, check the silos; called once apps are ready.
-
-    Raises:
-        ConfigurationError: a model is limited to another silo than its mixin is for.
-    """
+    """Refuse later models, check the silos; called once apps are ready."""
+    # Not in `register`: decorators limit a class to a silo after it is prepared.
     for model in _roots:
-        _check_silo(model, model.silo_mode)
+        limit = silo_of(model)
+        if limit is not model.silo_mode:
+            kind = "cell" if model.silo_mode is SiloMode.CELL else "control"
+            raise ConfigurationError(
+                f"Wrong silo of {model._meta.label}: it lives in {limit_name(limit)}, and its mixin "
+                f"writes to the outbox of {limit_name(model.silo_mode)}. Decorate it with "
+                f"@{kind}_silo_model, or take the other mixin."
+            )
     connected_models.freeze()
-
-
-def _check_silo(model: type[Model], mode: SiloMode) -> None:
-    limit = silo_of(model)
-    if limit is not mode:
-        kind = "cell" if mode is SiloMode.CELL else "control"
-        raise ConfigurationError(
-            f"Wrong silo of {model._meta.label}: it lives in {limit_name(limit)}, and its mixin "
-            f"writes to the outbox of {limit_name(mode)}. Decorate it with @{kind}_silo_model, or "
-            f"take the other mixin."
-        )
 
 
 def _is_producing(model: type[Model]) -> bool:
