@@ -12,9 +12,10 @@ from hybridcloud.errors import InvalidOutboxError
 from hybridcloud.outbox.declare.category import categories_without_scope
 from hybridcloud.outbox.declare.identifiers import shard_path
 from hybridcloud.outbox.write.deletions import uncovered_relations
-from hybridcloud.outbox.write.mixins import ProducingModel, has_own_handlers
+from hybridcloud.outbox.write.mixins import ProducingModel
 from hybridcloud.outbox.write.querysets import is_producing
 from hybridcloud.outbox.write.registration import root_of
+from hybridcloud.outbox.write.replicated import has_own_handlers
 from silos.limits import limit_name, silo_of
 
 if TYPE_CHECKING:

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
         OutboxBase,
     )
     from hybridcloud.outbox.write.context import outbox_context
-    from hybridcloud.outbox.write.mixins import (
+    from hybridcloud.outbox.write.querysets import (
+        CellOutboxProducingManager,
+        ControlOutboxProducingManager,
+    )
+    from hybridcloud.outbox.write.replicated import (
         CellOutboxProducingModel,
         ControlOutboxProducingModel,
         ReplicatedCellModel,
         ReplicatedControlModel,
-    )
-    from hybridcloud.outbox.write.querysets import (
-        CellOutboxProducingManager,
-        ControlOutboxProducingManager,
     )
 
 __all__ = [
@@ -91,7 +91,7 @@ _HOMES = (
     "hybridcloud.outbox.declare.cell_mapping",
     "hybridcloud.outbox.write.context",
     "hybridcloud.outbox.write.querysets",
-    "hybridcloud.outbox.write.mixins",
+    "hybridcloud.outbox.write.replicated",
     "hybridcloud.outbox.models",
 )
 

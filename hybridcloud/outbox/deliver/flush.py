@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import DatabaseError
@@ -21,7 +21,7 @@ from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.declare.scope import find_scope
 from hybridcloud.outbox.deliver.kick import kick
 from hybridcloud.outbox.drain.gate import is_shard_stopped
-from hybridcloud.outbox.drain.lease import Leases, pauses
+from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.drain.shard import policy_of
 from hybridcloud.outbox.drain.work import Work
 from hybridcloud.outbox.store import switches as kill_switches
@@ -43,6 +43,9 @@ MOST_AT_ONCE: Final = 1000
 MOST_AHEAD: Final = 100
 """In scopes that do not coalesce: a flush kicks when more than so many messages are before its own."""
 
+_FIRST_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.05
+_GROWTH: Final = 1.7
 
 _raise_failures: ContextVar[bool] = ContextVar("hybridcloud_flush_raises", default=False)
 
@@ -209,3 +212,17 @@ class _Flush:
 
 def _coalesces(key: ShardKey) -> bool:
     return policy_of(find_scope(key.scope)).coalesce
+
+
+def pauses(engine: Engine, deadline: float) -> Iterator[None]:
+    """Yield at once and after growing pauses, until a deadline (monotonic)."""
+    # Inside a test case nobody else can end what is waited for.
+    pause = _FIRST_PAUSE
+    while True:
+        yield
+        if monotonic() + pause > deadline or engine.in_testcase:
+            return
+        for seam in hooks.active.before_wait:
+            seam()
+        sleep(pause)
+        pause = min(pause * _GROWTH, _LONGEST_PAUSE)

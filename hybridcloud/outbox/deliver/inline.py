@@ -9,8 +9,9 @@ from django.db import DatabaseError, router
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import OutboxDatabaseError
+from hybridcloud.outbox.deliver.flush import pauses
 from hybridcloud.outbox.drain.gate import is_shard_stopped
-from hybridcloud.outbox.drain.lease import Leases, pauses
+from hybridcloud.outbox.drain.lease import Leases
 from hybridcloud.outbox.drain.limits import LIMITS, Limits
 from hybridcloud.outbox.drain.loop import Drainer
 from hybridcloud.outbox.drain.parked import bring_back

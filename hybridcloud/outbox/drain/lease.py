@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.tables import OutboxTable
 
 _LOG = logging.getLogger(__name__)
-_FIRST_PAUSE: Final = 0.002
-_LONGEST_PAUSE: Final = 0.05
-_GROWTH: Final = 1.7
 
 
 def owner_name() -> str:
@@ -160,6 +157,7 @@ class Leases:
     def renew(self) -> None:
         """Renew all leases of the pass, and note those that are lost."""
         started = time.monotonic()
+        # All of the pass by its one token, however many shards it has.
         rows = self.engine.query("renew", {"tokens": [self.token], "lease": self._conf.lease})
         self.found({ShardKey(*row[1:]) for row in rows}, started)
 
@@ -216,20 +214,6 @@ def claim_if_due(outbox: type[OutboxTable], key: ShardKey, *, alias: str) -> Lea
     if kill_switches.current().stops(key) or not leases.claim_known([key]):
         return None
     return leases
-
-
-def pauses(engine: Engine, deadline: float) -> Iterator[None]:
-    """Yield at once and after growing pauses, until a deadline (monotonic)."""
-    # Inside a test case nobody else can end what is waited for.
-    pause = _FIRST_PAUSE
-    while True:
-        yield
-        if time.monotonic() + pause > deadline or engine.in_testcase:
-            return
-        for seam in hooks.active.before_wait:
-            seam()
-        time.sleep(pause)
-        pause = min(pause * _GROWTH, _LONGEST_PAUSE)
 
 
 class Keeper:

@@ -164,6 +164,7 @@ class Drainer:
 
     def _go_ahead(self, ahead: Ahead, cell: str | None, most: int) -> tuple[int, bool]:
         def drain(keys: Sequence[ShardKey], known: Mapping[ShardKey, int]) -> Done | None:
+            # Only what is free: a shard that another drainer has is found again by the next look.
             leases = Leases(self.engine)
             if leases.claim_known(keys, heed_backoff=self._heed_backoff):
                 return self._work(leases, ahead, known)

@@ -114,6 +114,7 @@ class Work:
         self._settle.read_at = monotonic()
         # By a reader of its own a sync flush sees a part of each shard.
         self._leave([shard for shard in shards if not shard.is_whole])
+        # What was seen committed: from it a drainer that goes ahead learns what is settled.
         self._done.newest_read = max((shard.messages[-1].id for shard in shards), default=0)
         if hooks.active.after_fetch:
             count = sum(len(shard.messages) for shard in shards)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from django.db.models import Model
 
     from hybridcloud.outbox.declare.category import ControlMessage
-    from hybridcloud.outbox.write.mixins import ProducingModel, ReplicatedControlModel
+    from hybridcloud.outbox.write.mixins import ProducingModel
+    from hybridcloud.outbox.write.replicated import ReplicatedControlModel
 
 _DEFAULT = "_outbox_default"
 

@@ -34,9 +34,9 @@ from hybridcloud.outbox.declare.category import (
     restored_declarations,
 )
 from hybridcloud.outbox.deliver import flush as flushing
-from hybridcloud.outbox.write.mixins import has_own_handlers
 from hybridcloud.outbox.write.querysets import is_producing
 from hybridcloud.outbox.write.registration import freeze_connected_models, producing_models, root_of
+from hybridcloud.outbox.write.replicated import has_own_handlers
 from silos import SiloMode, assume_silo, cell_silo_model, control_silo_model
 
 from .conftest import ALIASES
