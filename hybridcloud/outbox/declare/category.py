@@ -185,7 +185,7 @@ def category_name(number: int) -> str:
 
 def all_categories() -> tuple[OutboxCategory, ...]:
     """Return the categories of all apps."""
-    return tuple(_categories)
+    return tuple(_categories.members.values())
 
 
 def category_choices() -> list[tuple[int, str]]:

@@ -219,7 +219,7 @@ def scope_name(number: int) -> str:
 
 def all_scopes() -> tuple[OutboxScope, ...]:
     """Return the scopes of all apps."""
-    return tuple(scopes)
+    return tuple(scopes.members.values())
 
 
 def scope_choices() -> list[tuple[int, str]]:

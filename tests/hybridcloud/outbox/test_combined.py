@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from fixtures.acme.models import Organization, OrganizationMember, Team, User
 from hybridcloud import hooks
 from hybridcloud.errors import InvalidOutboxError
 from hybridcloud.outbox import outbox_context
-from hybridcloud.outbox.declare import scope as scopes
 from hybridcloud.outbox.deliver import flush as flushing
 from hybridcloud.outbox.write import one_statement as combined
 from hybridcloud.tombstones.models import CellTombstone
@@ -130,7 +130,9 @@ def test_a_message_that_is_refused_takes_its_row_along(org: Organization) -> Non
 def test_a_retired_category_is_refused_before_anything_is_written(
     org: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scopes, "_retired", {MEMBER})
+    category = Category.ORGANIZATION_MEMBER_UPDATE
+    scope = category.get_scope()
+    monkeypatch.setattr(scope, "policy", replace(scope.policy, retired=frozenset({category})))
     with recorded() as made, pytest.raises(InvalidOutboxError, match="Retired category"):
         OrganizationMember.objects.create(organization=org, user_id=1)
     assert made == []
