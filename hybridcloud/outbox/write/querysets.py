@@ -70,11 +70,11 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         insert = partial(
             super().bulk_create,
             created,
-            batch_size,
-            ignore_conflicts,
-            update_conflicts,
-            update_fields,
-            unique_fields,
+            batch_size=batch_size,
+            ignore_conflicts=ignore_conflicts,
+            update_conflicts=update_conflicts,
+            update_fields=update_fields,
+            unique_fields=unique_fields,
         )
         if is_triggered(self.model):
             # Triggers see the rows that were inserted, whatever the conflicts.
