@@ -91,7 +91,7 @@ class Drainer:
         total = 0
         cursors: dict[str | None, Cursor] = {}
         look_for_suspects = 0.0
-        for number in count(1):
+        for number in count(1):  # pragma: no branch - it has no end
             progress = False
             for cell in robin.cells(targets(self.engine, self._switches())):
                 ahead = ahead_of(self.engine, cell, limits)
