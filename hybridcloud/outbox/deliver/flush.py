@@ -87,6 +87,7 @@ def deliver(alias: str, batches: Sequence[Batch]) -> None:
             if rows:
                 flush_written(Written(outbox, alias, rows), mode)
         except Exception as exc:
+            # In a test that asked for it.
             if _raise_failures.get() and isinstance(exc, DatabaseError | OutboxError):
                 raise
             tags = {"outbox": outbox._meta.label}

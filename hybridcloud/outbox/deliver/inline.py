@@ -84,9 +84,9 @@ def _drain_known(
         bound = engine.query("newest", engine.keys([key]))[0][0] or 0
     while monotonic() < deadline:
         switches = kill_switches.current()
-        leases = (
-            None if is_shard_stopped(switches, key) else leases or claim_one(engine, key, switches)
-        )
+        if is_shard_stopped(switches, key):
+            return
+        leases = leases or claim_one(engine, key, switches)
         if leases is None:
             return
         work = Work(

@@ -87,7 +87,7 @@ _throttled: Throttle[tuple[type[OutboxTable], str]] = Throttle(_send)
 
 
 def kick(outbox: type[OutboxTable], alias: str) -> None:
-    """Wake a drainer of a table; never raises, as the next beat drains too."""
+    """Wake a drainer of a table; never raises, as the next tick drains too."""
     # A test case's messages are rolled back: no drainer could see them.
     if not Engine(outbox, alias).in_testcase:
         _throttled((outbox, alias))

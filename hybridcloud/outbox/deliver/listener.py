@@ -129,7 +129,7 @@ class ListeningDrainer:
         ]
 
     def stop(self) -> None:
-        """End after the shard under way; safe in a signal handler."""
+        """End after the shard under way, the others given back; safe in a signal."""
         self._stopped = True
 
     def run(self) -> None:

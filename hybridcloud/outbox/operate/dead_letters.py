@@ -29,7 +29,8 @@ _AT_ONCE: Final = 1000
 class Which:
     """Which dead letters are meant; None in a field means all.
 
-    Scope and category are numbers, ``older_than_s`` is the least age since they died.
+    Scope and category are numbers, ``older_than_s`` is the least age since they were dead-lettered; ``cell`` is for
+    control messages.
     """
 
     ids: tuple[int, ...] | None = None
