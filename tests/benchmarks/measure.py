@@ -138,6 +138,11 @@ class Results:
     def median(self, key: str) -> float:
         return self.medians[key].median
 
+    def paired(self, key: str, base: str) -> float:
+        """Return the median of the ratios of runs that were made in the same turn."""
+        turns = zip(self.medians[key].values, self.medians[base].values, strict=True)
+        return statistics.median(own / other for own, other in turns)
+
     @property
     def missed(self) -> list[str]:
         return [key for key, ratio in self.ratios.items() if not ratio.reached]

@@ -102,28 +102,30 @@ def _default_rows(
     model: type[ProducingModel], instances: Iterable[ProducingModel], *, flush: bool, deleted: bool
 ) -> list[Row]:
     """Do what the default hooks do, with no instance for each message."""
-    category = model.category
-    scope = category.get_scope()
+    category, scope = model.category.value, model.category.get_scope()
     # A retired category is refused.
-    validated_scope(scope.value, category.value)
-    outbox = model.outbox_model()
+    validated_scope(scope.value, category)
+    number, coalesces, outbox = scope.value, scope.policy.coalesce, model.outbox_model()
     headers = as_json(outbox, "headers", current_headers())
+    has_payload = not uses_default(model, "payload_for_update")
     targets = _targets(model, deleted=deleted) if outbox.silo_mode is SiloMode.CONTROL else None
     identify = identifiers_of(scope, model)
     rows: list[Row] = []
     for instance in instances:
         shard, about = identify(instance)
-        payload = as_json(outbox, "payload", instance.payload_for_update())
-        own = (scope.value, shard)
+        payload = None
+        if has_payload:
+            payload = as_json(outbox, "payload", instance.payload_for_update())
+        own = (number, shard)
         rows += [
             Row(
                 outbox=outbox,
                 shard=key,
-                category=category.value,
+                category=category,
                 object_identifier=about,
                 payload=payload,
                 headers=headers,
-                coalesces=scope.policy.coalesce,
+                coalesces=coalesces,
                 flush=flush,
             )
             for key in ([own] if targets is None else [(cell, *own) for cell in targets(instance)])
