@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hybridcloud.raised import is_own_stop
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -269,5 +271,7 @@ def tell[F](listeners: tuple[Callable[[F], None], ...], fact: F) -> None:
     for listener in listeners:
         try:
             listener(fact)
-        except Exception:  # noqa: BLE001 - the edge of the process: telemetry must not fail a drain
+        except BaseException as exc:
+            if is_own_stop(exc):
+                raise
             _LOG.exception("A listener of %s failed", type(fact).__name__)

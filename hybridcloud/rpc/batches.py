@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 from pydantic import TypeAdapter
 from pydantic_core import ValidationError
 
+from hybridcloud.raised import is_own_stop
 from silos.mode import CurrentSilo, SiloMode, assume_silo, get_current_silo, get_process_silo
 
 from . import errors
@@ -47,7 +48,7 @@ class BatchItem[R]:
 
     method: RpcMethod
     args: Mapping[str, Any]
-    error: Exception | None = None
+    error: BaseException | None = None
     _value: Any = None
     _done: bool = False
 
@@ -68,7 +69,7 @@ class BatchItem[R]:
             raise self.error
         return cast("R", self._value)
 
-    def settle(self, value: Any = None, error: Exception | None = None) -> None:
+    def settle(self, value: Any = None, error: BaseException | None = None) -> None:
         """Record the call's result or error."""
         self._value, self.error, self._done = value, error, True
 
@@ -141,7 +142,9 @@ class Batch:
         for item in self.items:
             try:
                 item.settle(call_here(item.method, item.args))
-            except Exception as exc:  # noqa: BLE001  (one call's error is its own result)
+            except BaseException as exc:
+                if is_own_stop(exc):
+                    raise
                 item.settle(error=exc)
 
     def _send(self) -> None:

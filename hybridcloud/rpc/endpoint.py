@@ -24,6 +24,7 @@ from pydantic_core import ValidationError
 from hybridcloud import hooks
 from hybridcloud.causation import from_headers, inside
 from hybridcloud.conf import settings
+from hybridcloud.raised import class_name, is_own_stop
 from hybridcloud.registry import Slot
 from silos.cells import get_cell
 from silos.errors import UnknownCellError
@@ -102,7 +103,9 @@ class Endpoint:
             return _respond(_captured(exc, {"path": request.path}))
         except errors.RpcError as exc:
             return _respond(exc)
-        except Exception as exc:  # noqa: BLE001  (edge of the process: a traceback must not leave it)
+        except BaseException as exc:
+            if is_own_stop(exc):
+                raise
             return _respond(_captured(exc, {"path": request.path}))
 
     def _call(self, request: HttpRequest, service_key: str, method_name: str) -> bytes:
@@ -207,21 +210,30 @@ def _run(method: RpcMethod, args: Mapping[str, Any], meta: Meta, silo: CurrentSi
             continue_trace(meta.trace or {}),
         ):
             return method.schema.dump_reply(run_local(method, args))
-    except Exception as exc:  # edge of the process: the caller gets only an incident to look up
+    except BaseException as exc:  # edge of the process: the caller gets only an incident to look up
+        if is_own_stop(exc):
+            raise
         tags = {"service": method.service, "method": method.name, "silo": str(silo)}
         raise _captured(exc, tags) from exc
 
 
-def _captured(exc: Exception, tags: dict[str, str]) -> errors.RpcRemoteError:
+def _captured(exc: BaseException, tags: dict[str, str]) -> errors.RpcRemoteError:
     """Record an exception here; return the error that the caller may see."""
     incident = uuid.uuid4().hex[:12]
     _LOG.error("RPC call failed, incident %s", incident, exc_info=exc, extra=tags)
     fact = hooks.Captured(exc, "rpc.endpoint", {**tags, "incident": incident})
     hooks.tell(hooks.active.captured, fact)
-    retryable = getattr(exc, "retryable", isinstance(exc, (OperationalError, InterfaceError)))
-    error = errors.RpcRemoteError("The method raised.", retryable=bool(retryable))
-    error.exception, error.incident = type(exc).__name__, incident
+    error = errors.RpcRemoteError("The method raised.", retryable=_is_retryable(exc))
+    error.exception, error.incident = class_name(exc), incident
     return error
+
+
+def _is_retryable(exc: BaseException) -> bool:
+    try:
+        of_database = isinstance(exc, (OperationalError, InterfaceError))
+        return bool(getattr(exc, "retryable", of_database))
+    except Exception:  # noqa: BLE001  (an attribute of a user's exception may raise)
+        return False
 
 
 def _respond(error: errors.RpcError) -> HttpResponse:

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from hybridcloud.backfill.upgrade import silos_here
 from hybridcloud.outbox.deliver.listener import ListeningDrainer, tables_of
+from hybridcloud.raised import DrainerStopped
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -41,7 +42,7 @@ class Command(BaseCommand):
         def stop(number: int, _: FrameType | None) -> None:
             nonlocal asked
             if asked:
-                raise SystemExit(128 + number)
+                raise DrainerStopped(128 + number)
             asked = True
             drainer.stop()
 

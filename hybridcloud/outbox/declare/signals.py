@@ -16,11 +16,15 @@ message.
 from __future__ import annotations
 
 from datetime import timedelta
+from math import isnan
+from typing import Final
 
 from django.dispatch import Signal
 
 from hybridcloud.errors import HybridCloudError
 
+SHORTEST_DELAY: Final = 0.1
+LONGEST_DELAY: Final = 30 * 86_400.0
 process_cell_outbox = Signal()
 process_control_outbox = Signal()
 
@@ -31,11 +35,16 @@ class RetryLater(HybridCloudError):  # noqa: N818 - a request, not an error
     It does not count as a failure, except in at-most-once scopes.
 
     Args:
-        delay: how long to wait, a timedelta or seconds.
+        delay: how long to wait, a timedelta or seconds; taken as at least 0.1 s, so that a handler
+            is not called in a loop, and at most 30 days.
         reason: why, for the parked row.
     """
 
     def __init__(self, delay: timedelta | float = 5.0, reason: str = "") -> None:
-        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        # Of a NaN, which is below nothing and above nothing, the shortest.
+        within = SHORTEST_DELAY if isnan(seconds) else min(seconds, LONGEST_DELAY)
+        self.seconds = max(SHORTEST_DELAY, within)
+        self.delay = timedelta(seconds=self.seconds)
         self.reason = reason
-        super().__init__(reason or f"not yet; again in {self.delay.total_seconds():g} s")
+        super().__init__(reason or f"not yet; again in {self.seconds:g} s")

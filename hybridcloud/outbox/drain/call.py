@@ -6,13 +6,14 @@ No transaction of the engine is open around a handler, except in atomic scopes.
 from __future__ import annotations
 
 import json
-import traceback
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hybridcloud import causation, hooks
+from hybridcloud.errors import OutboxTransactionError
 from hybridcloud.outbox.declare.signals import RetryLater
+from hybridcloud.outbox.drain.boundary import Boundary
 from hybridcloud.outbox.drain.coalesce import moment
 from hybridcloud.outbox.drain.gate import signal_of
 from silos import SiloMode, assume_silo
@@ -58,6 +59,7 @@ class Caller:
         self._label = engine.tables.label
         self._in_testcase = engine.in_testcase
         self._causation = causation.beginning()
+        self._boundary = Boundary(engine.connection)
 
     def __enter__(self) -> Self:
         self._begin = self._causation.__enter__()
@@ -71,6 +73,7 @@ class Caller:
 
         Raises:
             RetryLater: its receivers were disconnected since the pass began (rule 3).
+            OutboxTransactionError: it left a transaction open, or ended the one around it.
         """
         key, payload, due = shard.key, message.payload, message.scheduled_for
         added = moment(message.date_added)
@@ -90,6 +93,8 @@ class Caller:
         # Renewed by the keeper from here on, until the handler returns or counts as hung.
         leases.handler_since = monotonic()
         self._begin(self._cause(message, route))
+        self._boundary.enter()
+        left = ""
         try:
             if self._in_testcase or hooks.active.before_handler or hooks.active.after_handler:
                 heard = self._send_watched(shard, message, route, arguments)
@@ -98,6 +103,11 @@ class Caller:
         finally:
             leases.handler_since = None
             self._begin(None)
+            left = self._boundary.leave()
+        if left:
+            raise OutboxTransactionError(
+                f"{left}. Use `with transaction.atomic()`, which ends with its block."
+            )
         # Without a receiver nothing was handled: the message is kept and tried later (rule 3).
         if not heard:
             raise RetryLater(reason="its receiver was disconnected")
@@ -143,9 +153,3 @@ def _savepoint(engine: Engine) -> Iterator[None]:
         connection.savepoint_rollback(sid)
         raise
     connection.savepoint_commit(sid)
-
-
-def error_text(error: BaseException) -> str:
-    """Return an error with its traceback, as dead letters keep it."""
-    # The type text of PostgreSQL does not store NUL bytes.
-    return "".join(traceback.format_exception(error))[-20_000:].replace("\x00", "")

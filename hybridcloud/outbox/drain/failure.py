@@ -9,8 +9,8 @@ from hybridcloud import hooks
 from hybridcloud.errors import OutboxFlushError
 from hybridcloud.outbox.declare.category import category_name
 from hybridcloud.outbox.declare.scope import OnFailure, scope_name
-from hybridcloud.outbox.drain.call import error_text
 from hybridcloud.outbox.store.state import Level, Reason, backoff_s
+from hybridcloud.raised import described, summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,14 +100,13 @@ def setback(
             "attempts": attempts,
             "crashed": isinstance(error, WorkerLostError),
             "delay_s": backoff_s(attempts),
-            # Bounded, and with no NUL, which the type text does not store.
-            "error": f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
-            "traceback": error_text(error),
+            "error": summary(error),
+            "traceback": described(error),
         }
     # What waits alone leaves the outbox: else each pass would read it again.
     if is_dead or level != Level.SHARD:
         statements.append(engine.sql("park"))
-        reason, why = (Reason.DEAD, error_text(error)) if is_dead else (Reason.HELD, None)
+        reason, why = (Reason.DEAD, described(error)) if is_dead else (Reason.HELD, None)
         params |= park_params([message], reason, error=why)
     return Setback(level, attempts, is_dead, statements, params)
 
@@ -146,7 +145,7 @@ def flush_error(
 ) -> OutboxFlushError:
     """Return the error that a drain raises: the handler's own words first."""
     return OutboxFlushError(
-        f"{type(error).__name__}: {error} - while handling {_describe(shard, message)} "
+        f"{summary(error)} - while handling {_describe(shard, message)} "
         f"of {engine.tables.label}. Fix the handler; the message is kept.",
         outbox=_as_instance(engine, shard, message),
         cause=error,

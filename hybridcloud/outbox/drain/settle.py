@@ -10,13 +10,14 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import transaction
+from django.db import DataError, transaction
 
 from hybridcloud import hooks
-from hybridcloud.outbox.drain.call import error_text
+from hybridcloud.errors import OutboxTransactionError
 from hybridcloud.outbox.drain.failure import park_params
 from hybridcloud.outbox.store.session import int_array
 from hybridcloud.outbox.store.state import Reason
+from hybridcloud.raised import NO_TEXT, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.session import Engine
 
+_TEXTS: Final = ("error", "traceback", "park_error")
+_ENDED: Final = (
+    "The handler ended the transaction around it on {!r}: what it changed before is committed. Leave "
+    "COMMIT and ROLLBACK to the scope, or declare it without atomic."
+)
 NOT_FINISHED: Final = "started, not finished"
 """The error of a dead letter whose at-most-once handler is running, or was lost."""
 
@@ -131,7 +137,13 @@ class Settlement:
     def send_with(self, statements: Sequence[str], params: dict[str, Any]) -> None:
         """Acknowledge durably, together with statements that record a failure."""
         own, own_params = self._acknowledgement()
-        self._send([*own, *statements], {**own_params, **params}, relaxed=False)
+        try:
+            self._send([*own, *statements], {**own_params, **params}, relaxed=False)
+        except (DataError, UnicodeError):
+            # Of a text that this database cannot store: a failure that is not recorded would be
+            # tried again at once, for ever.
+            given = {name: NO_TEXT for name in _TEXTS if params.get(name)}
+            self._send([*own, *statements], {**own_params, **params, **given}, relaxed=False)
 
     def in_transaction(
         self, key: ShardKey, group: Group, captured: Sequence[int], call: Callable[[], None]
@@ -142,18 +154,23 @@ class Settlement:
         fence = {"token": self._leases.token, **engine.keys([key])}
         try:
             with transaction.atomic(using=engine.alias):
-                call()
-                # Locked after the handler, so that the renewal is not blocked while it runs.
                 with engine.connection.cursor() as cursor:
+                    # Begins the transaction, which else begins with the handler's first statement.
+                    cursor.execute("SELECT now()")
+                    began = cursor.fetchone()
+                    call()
+                    # Locked after the handler, so that the renewal is not blocked while it runs.
                     cursor.execute(engine.sql("fence"), fence)
-                    owned = cursor.fetchone() is not None
+                    owned = cursor.fetchone()
+                    if owned not in (None, began):
+                        raise OutboxTransactionError(_ENDED.format(engine.alias))
                     cursor.execute(engine.sql("ack"), {"ids": list(captured)})
                     gone = cursor.rowcount
                     if parked:
                         cursor.execute(engine.sql("ack_parked"), {"parked_ids": parked})
                         gone += cursor.rowcount
                 # Another drainer has handled it: the handler's own changes must go too.
-                if not owned or gone != len(captured):
+                if owned is None or gone != len(captured):
                     raise _LostShardError  # noqa: TRY301 - the way to roll back
         except _LostShardError:
             self._leases.lost.add(key)
@@ -174,8 +191,11 @@ class Settlement:
 
     def note_error(self, message: Message, error: BaseException) -> None:
         """Write into the dead letter of an at-most-once handler what it raised."""
-        params = {"park_ids": [message.id], "park_error": error_text(error)}
-        self._engine.query("note_error", params)
+        params = {"park_ids": [message.id], "park_error": described(error)}
+        try:
+            self._engine.query("note_error", params)
+        except (DataError, UnicodeError):
+            self._engine.query("note_error", params | {"park_error": NO_TEXT})
 
     def _acknowledgement(self) -> tuple[list[str], dict[str, Any]]:
         """Return the statements for what is gathered, and their parameters."""

@@ -23,6 +23,7 @@ from hybridcloud.outbox.drain.read import NOTHING_KNOWN, Reader, read_all, read_
 from hybridcloud.outbox.drain.settle import Settlement
 from hybridcloud.outbox.drain.shard import Done
 from hybridcloud.outbox.store.state import Level, Reason
+from hybridcloud.raised import is_own_stop, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -173,7 +174,8 @@ class Work:
             return self._closely(shard, group or Group.of(message), answer)
         try:
             self._call(shard, message, self._gate.routes[message.category])
-        except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+        except BaseException as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+            self._go_on_after(exc)
             return self._failed(shard, group or Group.of(message), exc)
         self._settle.handled(message, group)
         return True
@@ -223,7 +225,8 @@ class Work:
                     return False
             else:
                 call()
-        except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+        except BaseException as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+            self._go_on_after(exc)
             return self._failed(shard, group, exc)
         if shard.touched:
             self._free(shard, group.newest)
@@ -242,7 +245,8 @@ class Work:
         self._supersede(group, self._capture(shard, group))
         try:
             call()
-        except Exception as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+        except BaseException as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
+            self._go_on_after(exc)
             settle.note_error(message, exc)
             self._done.moved += 1
             self._tell(shard, message, exc, attempts=1, dead=True)
@@ -250,7 +254,9 @@ class Work:
         settle.leave_dead_letters(group)
         return True
 
-    def _failed(self, shard: Shard, group: Group, error: Exception, *, dead: bool = False) -> bool:
+    def _failed(
+        self, shard: Shard, group: Group, error: BaseException, *, dead: bool = False
+    ) -> bool:
         """Settle what a handler raised; say whether the shard goes on.
 
         Raises:
@@ -258,9 +264,8 @@ class Work:
         """
         settle, leases, key, message = self._settle, self._leases, shard.key, group.newest
         if isinstance(error, RetryLater):
-            later = Park(
-                Reason.DELAYED, delay=error.delay.total_seconds(), note=error.reason or None
-            )
+            note = storable(error.reason) or None
+            later = Park(Reason.DELAYED, delay=error.seconds, note=note)
             # No attempt is counted. Written at once, since the delay counts from the statement.
             self._park(shard, group, later)
             settle.flush()
@@ -289,7 +294,12 @@ class Work:
         self._tell(shard, message, error, attempts=found.attempts, dead=found.is_dead)
         return not found.stops_shard
 
-    def _tell(self, shard: Shard, message: Message, error: Exception, **how: Any) -> None:
+    def _go_on_after(self, error: BaseException) -> None:
+        """Raise an exception again if it ends the process, for which nobody's message fails."""
+        if is_own_stop(error):
+            raise error
+
+    def _tell(self, shard: Shard, message: Message, error: BaseException, **how: Any) -> None:
         how["synchronous"] = self._synchronous
         tell_failed(self._engine, shard, message, error, **how)
         if self._raise_failures:

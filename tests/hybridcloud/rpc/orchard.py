@@ -6,6 +6,7 @@ import threading
 from abc import abstractmethod
 from datetime import datetime  # noqa: TC003  (read at run time)
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from django.db import OperationalError
 from pydantic import JsonValue  # noqa: TC002  (read at run time)
@@ -21,6 +22,9 @@ from hybridcloud.rpc import (
     rpc_method,
 )
 from silos.mode import SiloMode, get_current_silo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECRET_VALUE = "hunter2-must-not-leak"
 
@@ -116,6 +120,10 @@ orchard = Orchard.create_delegation()
 tree = Tree.create_delegation()
 
 
+poison: list[Callable[[], BaseException]] = []
+"""What `fail` raises instead, where a test says so."""
+
+
 class Ran:
     """What handlers did: their names in order, and where the last one was."""
 
@@ -159,6 +167,8 @@ class LocalOrchard(Orchard):
 
     def fail(self, *, value: str) -> None:
         ran.note("fail")
+        if poison:
+            raise poison[0]()  # noqa: RSE102 - it makes a new one
         if value == "database":
             raise OperationalError("server closed the connection")
         raise LookupError(f"no fruit {value}")

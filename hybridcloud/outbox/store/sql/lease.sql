@@ -76,5 +76,5 @@ RETURNING 1
 
 -- name: fence
 -- Atomic scopes: last in the handler's transaction, so that a renewal is never blocked for long.
-SELECT 1 FROM {lease} l JOIN unnest({arrays}) k({key}) ON ({l_key}) = ({k_key})
+SELECT now() FROM {lease} l JOIN unnest({arrays}) k({key}) ON ({l_key}) = ({k_key})
  WHERE l.token = %(token)s FOR UPDATE OF l

@@ -1,0 +1,416 @@
+"""Whatever leaves a handler is its message's failure, and nothing else's.
+
+The kinds of exceptions: texts that cannot be formatted, encoded or stored; exceptions that are no
+`Exception`; notes, causes and groups of such. The kinds of calls: a drainer's, a listening
+drainer's, a sync flush, an atomic and an at-most-once handler, calls of RPC alone and in a batch.
+What is the process's own stop; delays that make no sense; transactions that handlers leave open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.exceptions import WorkerShutdown, WorkerTerminate
+from django.core.exceptions import ValidationError
+from django.db import connections, transaction
+
+from hybridcloud import hooks
+from hybridcloud.outbox import CellOutbox, RetryLater
+from hybridcloud.outbox.deliver.listener import ListeningDrainer, tables_of
+from hybridcloud.outbox.store.state import CellParked
+from hybridcloud.raised import NO_TEXT, DrainerStopped, described, is_own_stop, summary
+from silos.mode import CurrentSilo, SiloMode, assume_silo
+
+from .engine import (
+    US,
+    Kind,
+    Worker,
+    drain_us,
+    failures,
+    ids,
+    leases,
+    listening,
+    message,
+    parked,
+    put,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+
+class _NoTextError(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+class _ExitsInTextError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class _NoStringError(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]  # noqa: PLE0307 - the case
+
+
+class _Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise LookupError("no name")
+
+
+class _NamelessError(Exception, metaclass=_Nameless):
+    pass
+
+
+class _TimeoutOfGevent(BaseException):
+    pass
+
+
+def _noted(note: Any) -> Exception:
+    error = LookupError("with a note")
+    error.__notes__ = note
+    return error
+
+
+def _caused(cause: BaseException) -> Exception:
+    error = LookupError("with a cause")
+    error.__cause__ = cause
+    return error
+
+
+def _chain(length: int) -> Exception:
+    error = LookupError("the first")
+    for number in range(length):
+        after = LookupError(str(number))
+        after.__context__ = error
+        error = after
+    return error
+
+
+POISONS: dict[str, Callable[[], BaseException]] = {
+    "a ValidationError whose text cannot be formatted": lambda: ValidationError(
+        "%(missing)s", params={"other": 1}
+    ),
+    "a text that raises": _NoTextError,
+    "a text that exits": _ExitsInTextError,
+    "a text that is no string": _NoStringError,
+    "a class whose name raises": _NamelessError,
+    "SystemExit": lambda: SystemExit(1),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "GeneratorExit": GeneratorExit,
+    "CancelledError": asyncio.CancelledError,
+    "gevent.Timeout": _TimeoutOfGevent,
+    "a lone surrogate": lambda: LookupError("\udc80"),
+    "a NUL": lambda: LookupError("a\x00b"),
+    "a long text": lambda: LookupError("x" * 3_000_000),
+    "a lone surrogate in a note": lambda: _noted(["\udc80\x00"]),
+    "notes that are none": lambda: _noted(5),
+    "a lone surrogate in a cause": lambda: _caused(LookupError("\udc80\x00")),
+    "a cause whose text raises": lambda: _caused(_NoTextError()),
+    "a long chain": lambda: _chain(5_000),
+    "a group": lambda: BaseExceptionGroup("\udc80", [SystemExit(), _NoTextError("\x00")]),
+}
+
+
+@pytest.fixture(params=POISONS)
+def poison(request: pytest.FixtureRequest) -> Callable[[], BaseException]:
+    return POISONS[request.param]
+
+
+def _act(poison: Callable[[], BaseException]) -> Callable[..., None]:
+    def act(*, object_identifier: int, **_: Any) -> None:
+        if object_identifier == 666:
+            raise poison()
+
+    return act
+
+
+def _aside[T](work: Callable[[], T]) -> T:
+    """Run work on a thread that is not the main one, where Ctrl-C is no stop."""
+    with Worker(work) as worker:
+        pass
+    result: T = worker.result
+    return result
+
+
+def _is_stored(text: str) -> bool:
+    return bool(text) and "\x00" not in text and text.encode() != b"" and len(text) <= 20_000
+
+
+@pytest.mark.rule(4)
+@pytest.mark.parametrize("kind", [Kind.PLAIN, Kind.BY_CATEGORY, Kind.BY_OBJECT, Kind.ATOMIC])
+def test_a_drainer_records_it_and_handles_what_is_behind(
+    kind: Kind, poison: Callable[[], BaseException]
+) -> None:
+    put(kind, shard=1, obj=666)
+    put(kind, shard=2, obj=2)
+    with listening(kind, act=_act(poison)) as seen:
+        _aside(drain_us)
+    (failure,) = failures()
+    assert (failure.attempts, failure.object_identifier, failure.crashed) == (1, 666, False)
+    assert _is_stored(failure.last_error)
+    assert _is_stored(failure.last_traceback)
+    assert seen.objects == [666, 2]
+    assert leases() == []
+
+
+@pytest.mark.rule(4)
+def test_an_at_most_once_handler_leaves_a_dead_letter(
+    poison: Callable[[], BaseException],
+) -> None:
+    pk = put(Kind.ONCE, shard=1, obj=666)
+    put(Kind.ONCE, shard=2, obj=2)
+    with listening(Kind.ONCE, act=_act(poison)) as seen:
+        _aside(drain_us)
+    (dead,) = CellParked.objects.using(US).all()
+    assert (dead.pk, dead.reason, seen.objects) == (pk, "dead", [666, 2])
+    assert _is_stored(dead.error or "")
+    assert "not finished" not in (dead.error or "")
+
+
+@pytest.mark.rule(4)
+def test_a_sync_flush_saves_the_change_all_the_same(
+    poison: Callable[[], BaseException],
+) -> None:
+    with listening(Kind.PLAIN, act=_act(poison)) as seen:
+        _aside(lambda: write(message(shard=1, obj=666), message(shard=2, obj=2), flush=True))
+    assert [each.object_identifier for each in failures()] == [666]
+    assert sorted(seen.objects) == [2, 666]
+
+
+def test_a_listening_drainer_goes_on(poison: Callable[[], BaseException]) -> None:
+    put(shard=1, obj=666)
+    put(shard=2, obj=2)
+    tables = tables_of([CurrentSilo(SiloMode.CELL, "us")])
+    drainer = ListeningDrainer(tables)
+
+    def act(*, object_identifier: int, **_: Any) -> None:
+        if object_identifier == 666:
+            raise poison()
+        drainer.stop()
+
+    with listening(Kind.PLAIN, act=act) as seen:
+        _aside(drainer.run)
+    assert [each.object_identifier for each in failures()] == [666]
+    assert seen.objects == [666, 2]
+
+
+def test_a_listener_of_failures_that_formats_it_stops_nothing(
+    poison: Callable[[], BaseException],
+) -> None:
+    put(shard=1, obj=666)
+    put(shard=2, obj=2)
+
+    class Formats(hooks.Hooks):
+        def failed(self, fact: hooks.Failed) -> None:
+            raise poison()
+
+    with hooks.installed(Formats()), listening(Kind.PLAIN, act=_act(poison)) as seen:
+        _aside(drain_us)
+    assert seen.objects == [666, 2]
+
+
+def test_what_no_database_text_can_hold_is_recorded_in_fixed_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as any text beyond the database's own encoding."""
+    monkeypatch.setattr("hybridcloud.outbox.drain.failure.described", lambda _: "\x00")
+    monkeypatch.setattr("hybridcloud.outbox.drain.settle.described", lambda _: "\x00")
+    put(shard=1, obj=666)
+    put(Kind.ONCE, shard=1, obj=666)
+    with listening(Kind.PLAIN, Kind.ONCE, act=_act(LookupError)):
+        drain_us()
+    assert failures()[0].last_traceback == NO_TEXT
+    assert [each.error for each in CellParked.objects.using(US).all()] == [NO_TEXT]
+
+
+@pytest.mark.parametrize("name", POISONS)
+def test_the_text_of_an_exception_is_total_bounded_and_stored(name: str) -> None:
+    error = POISONS[name]()
+    for text, most in ((summary(error), 2_000), (described(error), 20_000)):
+        assert 0 < len(text) <= most
+        assert "\x00" not in text
+        assert text.encode().decode() == text
+
+
+OWN_STOPS = {
+    "Ctrl-C": KeyboardInterrupt,
+    "a Celery worker's shutdown": WorkerShutdown,
+    "a Celery worker's end": WorkerTerminate,
+    "a drainer's second signal": DrainerStopped,
+}
+
+
+@pytest.mark.rule(8)
+@pytest.mark.parametrize("name", OWN_STOPS)
+@pytest.mark.parametrize("kind", [Kind.ORDERED, Kind.ATOMIC])
+def test_the_processs_own_stop_costs_no_attempt_and_goes_on(name: str, kind: Kind) -> None:
+    put(kind, shard=1, obj=1)
+    put(kind, shard=1, obj=666)
+    put(kind, shard=2, obj=2)
+    with (
+        listening(kind, act=_act(OWN_STOPS[name])) as seen,
+        pytest.raises(OWN_STOPS[name]),
+    ):
+        drain_us()
+    assert (failures(), leases(), len(ids())) == ([], [], 2)
+    with listening(kind) as seen:
+        drain_us()
+    assert seen.objects == [666, 2]
+
+
+def test_ctrl_c_is_a_stop_only_where_python_itself_makes_an_exception_of_it() -> None:
+    assert is_own_stop(KeyboardInterrupt())
+    assert not _aside(lambda: is_own_stop(KeyboardInterrupt()))
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        assert not is_own_stop(KeyboardInterrupt())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert threading.current_thread() is threading.main_thread()
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [0, -1, 1e-9, float("nan"), float("-inf"), timedelta(0), timedelta(-1), timedelta.min],
+)
+def test_a_delay_that_is_too_short_is_a_tenth_of_a_second(delay: Any) -> None:
+    assert RetryLater(delay).delay == timedelta(seconds=0.1)
+
+
+@pytest.mark.parametrize("delay", [1e12, float("inf"), timedelta.max])
+def test_a_delay_that_is_too_long_is_thirty_days(delay: Any) -> None:
+    put(obj=1)
+    with listening(Kind.PLAIN, act=_raise(RetryLater(delay))):
+        drain_us()
+    (row,) = CellParked.objects.using(US).all()
+    assert row.scheduled_for - row.scheduled_from == timedelta(days=30)
+
+
+@pytest.mark.parametrize("delay", [0, -5, timedelta(0)])
+def test_a_handler_that_always_asks_for_later_is_not_called_in_a_loop(delay: Any) -> None:
+    put(obj=1)
+    with listening(Kind.PLAIN, act=_raise(RetryLater(delay))) as seen:
+        drain_us()
+    assert len(seen.calls) == 1
+
+
+@pytest.mark.parametrize("reason", ["\udc80\x00", _NoTextError(), 7])
+def test_the_reason_for_later_is_stored_whatever_it_is(reason: Any) -> None:
+    error = RetryLater(5)
+    error.reason = reason
+    put(obj=1)
+    with listening(Kind.PLAIN, act=_raise(error)):
+        drain_us()
+    assert len(parked("delayed")) == 1
+
+
+def _raise(error: BaseException) -> Callable[..., None]:
+    def act(**_: Any) -> None:
+        raise error
+
+    return act
+
+
+def _enter_atomic(alias: str) -> None:
+    transaction.atomic(using=alias).__enter__()
+
+
+def _begin(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("BEGIN")
+
+
+def _no_autocommit(alias: str) -> None:
+    transaction.set_autocommit(False, using=alias)
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+LEAVES = {"an atomic block": _enter_atomic, "BEGIN": _begin, "no autocommit": _no_autocommit}
+
+
+@pytest.mark.parametrize("end", ["returns", "raises"])
+@pytest.mark.parametrize("alias", [US, "cell_eu"])
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_transaction_that_a_handler_leaves_open_is_its_messages_failure(
+    name: str, alias: str, end: str
+) -> None:
+    for obj in (1, 666, 3):
+        put(Kind.BY_OBJECT, shard=1, obj=obj)
+
+    def act(*, object_identifier: int, **_: Any) -> None:
+        assert not connections[alias].in_atomic_block
+        if object_identifier == 666:
+            CellOutbox.objects.using(US).filter(object_identifier=3).update(payload="lost")
+            with assume_silo(SiloMode.CELL, cell=alias.removeprefix("cell_")):
+                LEAVES[name](alias)
+            if alias == US:
+                CellOutbox.objects.using(US).filter(object_identifier=1).update(payload="open")
+            if end == "raises":
+                raise LookupError("its own words")
+
+    with listening(Kind.BY_OBJECT, act=act) as seen:
+        drain_us()
+    (failure,) = failures()
+    assert failure.object_identifier == 666
+    wanted = "its own words" if end == "raises" else f"left a transaction open on '{alias}'"
+    assert wanted in failure.last_error
+    assert seen.objects == [1, 666, 3]
+    assert (ids(), len(parked("held")), leases()) == ([], 1, [])
+    assert not connections[alias].in_atomic_block
+
+
+def test_an_atomic_handler_that_leaves_a_block_open_fails_alone() -> None:
+    for obj in (1, 666, 3):
+        put(Kind.ATOMIC, shard=obj, obj=obj)
+
+    def act(*, object_identifier: int, **_: Any) -> None:
+        message(Kind.PLAIN, obj=object_identifier).save(using=US)
+        if object_identifier == 666:
+            _enter_atomic(US)
+
+    with listening(Kind.ATOMIC, act=act) as seen:
+        drain_us()
+    assert [each.object_identifier for each in failures()] == [666]
+    assert "left an atomic block open" in failures()[0].last_error
+    assert seen.objects == [1, 3, 666]
+    # Written by the two that succeeded; nobody receives them.
+    written = CellParked.objects.using(US).filter(category=Kind.PLAIN)
+    assert sorted(written.values_list("object_identifier", flat=True)) == [1, 3]
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+def test_an_atomic_handler_that_ends_its_transaction_is_told_so(statement: str) -> None:
+    put(Kind.ATOMIC, shard=1, obj=666)
+    put(Kind.ATOMIC, shard=2, obj=2)
+
+    def act(*, object_identifier: int, **_: Any) -> None:
+        if object_identifier == 666:
+            with connections[US].cursor() as cursor:
+                cursor.execute(statement)
+
+    with listening(Kind.ATOMIC, act=act) as seen:
+        drain_us()
+    (failure,) = failures()
+    assert "ended the transaction around it" in failure.last_error
+    assert seen.objects == [666, 2]
+    assert len(ids()) == 1
+
+
+def test_a_handler_that_closes_its_connections_costs_nothing() -> None:
+    for obj in (1, 2, 3):
+        put(shard=1, obj=obj)
+    with listening(Kind.PLAIN, act=lambda **_: connections.close_all()) as seen:
+        drain_us()
+    assert (seen.objects, ids(), failures()) == ([1, 2, 3], [], [])
