@@ -137,6 +137,7 @@ class Leases:
             off=[str(key) for key in switches.named_shards(cells)],
             off_scopes=list(switches.scopes),
             off_cells=list(switches.cells),
+            off_lanes=[f"{cell}:{scope}" for cell, scope in switches.scopes_in_cells()],
         )
         # An expired lease, else a free shard in which a group that crashed its worker is due.
         for name in ("claim_suspect", "claim_crashed"):

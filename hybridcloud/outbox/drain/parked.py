@@ -66,12 +66,16 @@ def _switched(engine: Engine, switches: Switches) -> tuple[str, dict[str, Any]]:
     """Return the condition for switched-off categories, and its parameters."""
     # "false" stands for no switch at all: nothing is switched off then.
     parts, params = ["false"], {}
+    has_cells = "cell_name" in engine.tables.sharding_columns
     for number, switch in enumerate(switches.categories):
+        # What names a cell stops control's messages for it, and none of a cell's own.
+        if switch.cell is not None and not has_cells:
+            continue
         names = {
             "category": switch.category,
             "shard_scope": switch.scope,
             "shard_identifier": switch.identifier,
-            "cell_name": switch.cell if "cell_name" in engine.tables.sharding_columns else None,
+            "cell_name": switch.cell,
         }
         tests = []
         for column, value in names.items():

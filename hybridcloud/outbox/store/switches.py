@@ -87,6 +87,14 @@ class Switches(NamedTuple):
             for scope in (scopes if switch.scope is None else [switch.scope])
         ]
 
+    def scopes_in_cells(self) -> list[tuple[str, int]]:
+        """Return the (cell, scope) of scopes that are stopped in one cell."""
+        return [
+            (switch.cell, switch.scope)
+            for switch in self.shards
+            if switch.cell is not None and switch.scope is not None and switch.identifier is None
+        ]
+
     def named_shards(self, cells: Sequence[str | None]) -> list[ShardKey]:
         """Return the stopped shards of target cells; None: a cell's own table."""
         return [ShardKey(*own, cell) for cell in cells for own in self.shards_of(cell)]

@@ -107,7 +107,10 @@ def _words(tables: TableNames, *, one: bool) -> dict[str, Any]:
         words[f"{alias}_key_text"] = f"concat_ws(':', {', '.join(qualified)})"
         words[f"{alias}_in_cell"] = f"{alias}.cell_name = %(cell)s AND " if control else ""
         words[f"{alias}_cell_on"] = (
-            f"{alias}.cell_name <> ALL(%(off_cells)s::text[])" if control else "true"
+            f"{alias}.cell_name <> ALL(%(off_cells)s::text[]) AND "
+            f"concat_ws(':', {alias}.cell_name, {alias}.shard_scope) <> ALL(%(off_lanes)s::text[])"
+            if control
+            else "true"
         )
     return words
 
