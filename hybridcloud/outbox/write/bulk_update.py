@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import connections, models
+from django.db import connections, models, transaction
 
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.declare.identifiers import shard_path
@@ -17,7 +17,8 @@ from hybridcloud.outbox.declare.scope import find_scope
 from hybridcloud.outbox.write.after_commit import announce
 from hybridcloud.outbox.write.context import joined_context, write_buffered, write_messages
 from hybridcloud.outbox.write.messages import is_triggered, produce, triggered
-from hybridcloud.outbox.write.one_statement import Rewriter, scope_for_sql
+from hybridcloud.outbox.write.one_statement import scope_for_sql
+from hybridcloud.outbox.write.sink import Sink, attach
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -45,7 +46,7 @@ def update(queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:
             return models.QuerySet.update(queryset, **fields)
     scope = scope_for_sql(model)
     if scope is not None and not _moves(model, scope, fields):
-        return _Together(model, scope, connections[queryset.db]).run(queryset, fields)
+        return _together(queryset, scope, fields)
     return _locked(queryset, fields)
 
 
@@ -76,29 +77,22 @@ def _moves(model: type[ProducingModel], scope: OutboxScope, fields: Collection[s
     return not names.isdisjoint(fields)
 
 
-class _Together(Rewriter):
-    """One statement that changes the rows and writes their messages."""
-
-    _messages: Sequence[tuple[int, int, int]] = ()
-
-    def run(self, queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:
-        # What is buffered is older, so it must have lower ids.
-        write_buffered(self.connection)
-        with self:
-            count = models.QuerySet.update(queryset, **fields)
-        if count:
-            announce(self.connection, self.batch_of(count, self._messages))
-        return count
-
-    def __call__(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
-        if not (isinstance(sql, str) and sql.startswith(f"UPDATE {self.table} SET")):
-            return execute(sql, params, many, context)
-        # In the order of the objects, as `_locked` gives them their ids.
-        text = " ".join(self.parts(sql, order="ORDER BY hc_object"))
-        result = execute(text, (*params, *self.values()), many, context)
-        if self.is_flushed:
-            self._messages = context["cursor"].fetchall()
-        return result
+def _together(queryset: ProducingQuerySet[Any], scope: OutboxScope, fields: dict[str, Any]) -> int:
+    """Change rows and write their messages in one statement."""
+    model: type[ProducingModel] = queryset.model
+    connection = connections[queryset.db]
+    # What is buffered is older, so it must have lower ids.
+    write_buffered(connection)
+    sink = Sink(model, scope, one_row=False, flush=None)
+    carrying = queryset.all()
+    attach(carrying.query, sink)
+    # A change that went past the sink must not commit.
+    with transaction.mark_for_rollback_on_error(using=queryset.db):
+        count = models.QuerySet.update(carrying, **fields)
+        sink.close(changed=count > 0)
+    if sink.batch is not None:
+        announce(connection, sink.batch)
+    return count
 
 
 def _locked(queryset: ProducingQuerySet[Any], fields: dict[str, Any]) -> int:

@@ -27,6 +27,7 @@ from hybridcloud.outbox.write.messages import (
 from hybridcloud.outbox.write.one_statement import save_combined
 from hybridcloud.outbox.write.querysets import ProducingManager
 from hybridcloud.outbox.write.registration import root_of
+from hybridcloud.outbox.write.sink import is_told, telling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,10 +156,47 @@ class ProducingModel(models.Model):
             with triggered(type(self), using, None):
                 super().save(*args, **kwargs)
             return
-        save = partial(super().save, *args, **kwargs)
-        if not save_combined(self, save, using=using):
-            with self.prepare_outboxes(outbox_before_super=False, using=using):
-                save()
+        save = super().save
+        if not save_combined(self, save, (args, kwargs), using=using):
+            with (
+                self.prepare_outboxes(outbox_before_super=False, using=using),
+                telling([self]),
+            ):
+                save(*args, **kwargs)
+
+    @default_hook
+    def _save_table(
+        self,
+        raw: bool = False,  # noqa: FBT001, FBT002
+        cls: Any = None,
+        force_insert: bool = False,  # noqa: FBT001, FBT002
+        force_update: bool = False,  # noqa: FBT001, FBT002
+        using: str | None = None,
+        update_fields: Any = None,
+    ) -> bool:
+        """Save the row; tell of it where Django went past `save()`.
+
+        As `loaddata`, deserialized objects and `save_base()` do.
+        """
+        save = partial(
+            super()._save_table,  # type: ignore[misc]
+            raw,
+            cls,
+            force_insert,
+            force_update,
+            using,
+            update_fields,
+        )
+        if is_told(self) or (is_triggered(type(self)) and not raw):
+            return bool(save())
+        alias = using or router.db_for_write(type(self), instance=self)
+        if is_triggered(type(self)):
+            with triggered(type(self), alias, None):
+                return bool(save())
+        with joined_context(alias, flush=self.default_flush), telling([self]):
+            updated = bool(save())
+            produce(type(self), [self], using=alias)
+        return updated
 
     def delete(
         self,

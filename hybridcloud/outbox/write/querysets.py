@@ -12,6 +12,7 @@ from hybridcloud.errors import OutboxError
 from hybridcloud.outbox.write.bulk_update import update
 from hybridcloud.outbox.write.context import joined_context
 from hybridcloud.outbox.write.messages import is_triggered, produce, triggered
+from hybridcloud.outbox.write.sink import Carrying, telling
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.write.mixins import ProducingModel
 
 
-class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
+class ProducingQuerySet[M: models.Model](Carrying[M]):
     """A queryset of a producing model; derive your own from this class."""
 
     def update(self, **kwargs: Any) -> int:
@@ -89,7 +90,7 @@ class ProducingQuerySet[M: models.Model](models.QuerySet[M]):
         self._for_write = True
         # Before the INSERT, which sets the ids.
         had_ids = any(obj.pk is not None for obj in created)
-        with joined_context(self.db, flush=self._producer.default_flush):
+        with joined_context(self.db, flush=self._producer.default_flush), telling(created):
             result = insert()
             rows: Sequence[Any] = result
             if update_conflicts and created:
