@@ -83,13 +83,14 @@ def _guard_new_connection(*, connection: BaseDatabaseWrapper, **_kwargs: Any) ->
 
 def _guard_connection(connection: BaseDatabaseWrapper) -> None:
     # At the front, because `connection.execute_wrapper()` pops its own wrapper from the end.
-    if _guarded not in connection.execute_wrappers:
-        connection.execute_wrappers.insert(0, _guarded)
+    if guarded not in connection.execute_wrappers:
+        connection.execute_wrappers.insert(0, guarded)
 
 
-def _guarded(
+def guarded(
     execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: dict[str, Any]
 ) -> Any:
+    """Run a statement unless it is refused; an execute wrapper."""
     connection: BaseDatabaseWrapper = context["connection"]
     aliases = silo_aliases()
     if len(aliases) > 1 and connection.alias in aliases:

@@ -244,9 +244,9 @@ def test_installing_twice_guards_once_and_outlives_other_wrappers(db: None) -> N
     def count_statements(execute: Any, *args: Any) -> Any:
         return execute(*args)
 
-    control.execute_wrappers.remove(guard._guarded)
+    control.execute_wrappers.remove(guard.guarded)
     with control.execute_wrapper(count_statements):
         guard.install()
         guard.install()
-    assert control.execute_wrappers.count(guard._guarded) == 1
+    assert control.execute_wrappers.count(guard.guarded) == 1
     assert count_statements not in control.execute_wrappers

@@ -15,7 +15,7 @@ from django.db import DataError, transaction
 from hybridcloud import hooks
 from hybridcloud.errors import OutboxTransactionError
 from hybridcloud.outbox.drain.failure import park_params
-from hybridcloud.outbox.store.session import int_array
+from hybridcloud.outbox.store.session import engine_cursor, int_array
 from hybridcloud.outbox.store.state import Reason
 from hybridcloud.raised import NO_TEXT, described
 
@@ -154,7 +154,7 @@ class Settlement:
         fence = {"token": self._leases.token, **engine.keys([key])}
         try:
             with transaction.atomic(using=engine.alias):
-                with engine.connection.cursor() as cursor:
+                with engine_cursor(engine.connection) as cursor:
                     # Begins the transaction, which else begins with the handler's first statement.
                     cursor.execute("SELECT now()")
                     began = cursor.fetchone()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hybridcloud.outbox.deliver.kick import kick
 from hybridcloud.outbox.drain.settle import NOT_FINISHED
 from hybridcloud.outbox.store.key import ShardKey
-from hybridcloud.outbox.store.session import Engine
+from hybridcloud.outbox.store.session import Engine, engine_cursor
 from hybridcloud.outbox.store.templates import fragments
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def find(outbox: type[OutboxTable], alias: str, which: Which, *, limit: int) -> 
     engine = Engine(outbox, alias)
     tests, params = _tests(engine, which)
     text = engine.sql("find_dead", which=" AND ".join(tests))
-    with engine.connection.cursor() as sql:
+    with engine_cursor(engine.connection) as sql:
         sql.execute(text, {**params, "most": limit, "not_finished": NOT_FINISHED})
         rows = sql.fetchall()
     width = len(engine.tables.sharding_columns)

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from hybridcloud.outbox.store.session import engine_cursor
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -78,7 +80,7 @@ class Fence(NamedTuple):
 def newest_id(connection: BaseDatabaseWrapper, table: str, *, column: str = "id") -> int | None:
     """Return the largest committed id of a table; None if it is empty."""
     quote = connection.ops.quote_name
-    with connection.cursor() as cursor:
+    with engine_cursor(connection) as cursor:
         # Reads the last entry of the column's index, however large the table is.
         cursor.execute(f"SELECT max({quote(column)}) FROM {quote(table)}")  # noqa: S608 - names of a model
         (newest,) = cursor.fetchone()
@@ -89,7 +91,7 @@ def _writers(
     connection: BaseDatabaseWrapper, statement: str, table: str, among: Iterable[str] = ()
 ) -> tuple[str, ...]:
     quoted = connection.ops.quote_name(table)
-    with connection.cursor() as cursor:
+    with engine_cursor(connection) as cursor:
         cursor.execute(statement, {"table": quoted, "writers": list(among)})
         (found,) = cursor.fetchone()
     return tuple(sorted(found or ()))

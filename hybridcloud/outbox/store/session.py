@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from django.db import InterfaceError, OperationalError, connections
+from django.db.backends.utils import CursorDebugWrapper, CursorWrapper
 
 from hybridcloud.errors import OutboxTransactionError
 from hybridcloud.outbox.store.tables import table_names
 from hybridcloud.outbox.store.templates import sql
-from silos.guard import is_testcase_transaction, open_blocks
+from silos.guard import guarded, is_testcase_transaction, open_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
-    from django.db.backends.utils import CursorWrapper
 
     from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.tables import OutboxTable
@@ -167,7 +167,7 @@ class _Snapshot:
             connection = self._engine.connection
             # Bound on the server, a text may be prepared, and then it must be one statement.
             parts = text.split("; ") if _binds_on_server(connection) else [text]
-            with connection.cursor() as cursor:
+            with engine_cursor(connection) as cursor:
                 for part in parts:
                     cursor.execute(part)
         return self
@@ -179,10 +179,39 @@ class _Snapshot:
 
     def query(self, name: str, params: Params) -> Rows:
         """Run one named statement and return its rows."""
-        with self._engine.connection.cursor() as cursor:
+        with engine_cursor(self._engine.connection) as cursor:
             cursor.execute(self._engine.sql(name), params)
             rows: Rows = cursor.fetchall()
             return rows
+
+
+class _PastWrappers:
+    """A cursor of the engine: users' execute wrappers do not see its statements.
+
+    A wrapper may put another statement in front, which ends the engine's transactions, or takes
+    the place of its results. The guard between silos stays, and so does the log of queries.
+    """
+
+    db: BaseDatabaseWrapper
+
+    def _execute_with_wrappers(self, sql: Any, params: Any, many: Any, executor: Any) -> Any:
+        return guarded(executor, sql, params, many, {"connection": self.db, "cursor": self})
+
+
+class _EngineCursor(_PastWrappers, CursorWrapper):
+    pass
+
+
+class _EngineDebugCursor(_PastWrappers, CursorDebugWrapper):
+    pass
+
+
+def engine_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+    """Open a cursor for statements of the engine."""
+    made = connection.cursor()
+    is_logged = isinstance(made, CursorDebugWrapper)
+    made.__class__ = _EngineDebugCursor if is_logged else _EngineCursor
+    return made
 
 
 def _binds_on_server(connection: BaseDatabaseWrapper) -> bool:
@@ -193,7 +222,7 @@ def _one_by_one(
     connection: BaseDatabaseWrapper, statements: Sequence[str], params: Params
 ) -> list[Rows]:
     found: list[Rows] = []
-    with connection.cursor() as cursor:
+    with engine_cursor(connection) as cursor:
         for statement in statements:
             cursor.execute(statement, params)
             if cursor.description:
@@ -211,8 +240,8 @@ def _kept_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     if kept is None or kept.connection is not connection.connection or kept.closed:
         with connection.wrap_database_errors:
             kept = vars(connection)[_KEPT] = connection.create_cursor()
-    make = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
-    return make(kept)
+    make = _EngineDebugCursor if connection.queries_logged else _EngineCursor
+    return make(kept, connection)
 
 
 def _results(cursor: Any) -> list[Rows]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import DatabaseError, connections, transaction
 
 from hybridcloud.causation import current_headers
+from hybridcloud.outbox.store.session import engine_cursor
 from hybridcloud.outbox.write.context import write_buffered
 from hybridcloud.outbox.write.messages import wake
 
@@ -79,5 +80,5 @@ def _lent_headers(connection: BaseDatabaseWrapper, headers: Mapping[str, Any]) -
 
 
 def _set(connection: BaseDatabaseWrapper, value: str) -> None:
-    with connection.cursor() as cursor:
+    with engine_cursor(connection) as cursor:
         cursor.execute("SELECT set_config(%s, %s, true)", [HEADERS_SETTING, value])

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+# Behind comments, which users and their packages put in front of statements.
 _SAVEPOINT: Final = re.compile(
-    r'\s*(SAVEPOINT|RELEASE|ROLLBACK\s+TO)\s+(?:SAVEPOINT\s+)?"?([^"\s;]+)', re.IGNORECASE
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+    r'(SAVEPOINT|RELEASE|ROLLBACK\s+TO)\s+(?:SAVEPOINT\s+)?"?([^"\s;]+)',
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -52,7 +55,8 @@ class Buffer:
     def opened(self) -> Iterator[None]:
         """Watch the connection, and write what is left unless the block fails."""
         wrappers = self.connection.execute_wrappers
-        wrappers.append(self._watch)
+        # Outermost: it sees Django's own text, whatever other wrappers make of it.
+        wrappers.insert(0, self._watch)
         try:
             yield
             # A change whose message cannot be written must not commit.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.store.key import ShardKey
-from hybridcloud.outbox.store.session import int_array
+from hybridcloud.outbox.store.session import engine_cursor, int_array
 from hybridcloud.outbox.store.tables import table_names
 from hybridcloud.outbox.store.templates import COLUMN_TYPES
 from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, register
@@ -130,7 +130,7 @@ def _execute(connection: BaseDatabaseWrapper, rows: Sequence[Row]) -> list[int]:
         for name, column in given.items()
         if name not in common
     ]
-    with connection.cursor() as cursor:
+    with engine_cursor(connection) as cursor:
         cursor.execute(_statement(outbox, common, delayed=delayed), params)
         return [identifier for (identifier,) in cursor.fetchall()]
 

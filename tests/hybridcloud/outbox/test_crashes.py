@@ -13,6 +13,7 @@ from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 from hybridcloud.outbox.store.state import CellLease, CellParked
 from hybridcloud.outbox.store.switches import Switches
+from hybridcloud.raised import DrainerStopped
 
 from .engine import (
     US,
@@ -217,9 +218,9 @@ def test_an_orderly_stop_gives_the_shards_back_and_is_no_crash() -> None:
 
     def act(*, object_identifier: int, **_: object) -> None:
         if object_identifier == 2:
-            raise SystemExit
+            raise DrainerStopped
 
-    with listening(Kind.ORDERED, act=act), pytest.raises(SystemExit):
+    with listening(Kind.ORDERED, act=act), pytest.raises(DrainerStopped):
         drain_us()
     assert leases() == []
     assert failures() == []

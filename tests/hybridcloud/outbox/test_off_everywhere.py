@@ -13,11 +13,12 @@ import pytest
 from django.db import transaction
 
 from hybridcloud.outbox import ControlOutbox, outbox_context
+from hybridcloud.outbox.drain import ahead, due
 from hybridcloud.outbox.drain.ahead import ahead_of
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
-from hybridcloud.outbox.store.state import ControlFailure, ControlLease
+from hybridcloud.outbox.store.state import ControlFailure, ControlLease, ControlParked
 from hybridcloud.outbox.store.switches import DISABLED_SHARDS
 from hybridcloud.testutils import override_options
 from silos import SiloMode, assume_silo
@@ -46,6 +47,13 @@ OTHER = ShardKey(int(Lane.PLAIN), 2, "eu")
 
 def _engine() -> Engine:
     return Engine(ControlOutbox, targets.CONTROL)
+
+
+def _clear() -> None:
+    for model in (ControlOutbox, ControlLease, ControlFailure, ControlParked):
+        model.objects.using(targets.CONTROL).all().delete()
+    for forget in (ahead.forget, due.forget):
+        forget()
 
 
 def _lost(key: ShardKey) -> None:
@@ -145,18 +153,18 @@ CLAIMS: dict[str, Callable[[], None]] = {
 
 
 @pytest.mark.usefixtures("slow_looks")
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_a_switched_off_shard_is_not_claimed(claim: str, form: str) -> None:
-    targets.send("us", shard=1)
-    targets.send("eu", shard=2, obj=2)
-    with targets.listening() as calls, override_options({DISABLED_SHARDS: FORMS[form]}):
-        assert kill_switches.current().stops(KEY)
-        CLAIMS[claim]()
-    # With a switch on the whole scope, the other shard is off as well.
-    wanted = [] if form == "scope" else [("eu", 2)]
-    assert calls == wanted
-    assert "us" in targets.left()
+def test_a_switched_off_shard_is_not_claimed(claim: str) -> None:
+    for form, switches in FORMS.items():
+        targets.send("us", shard=1)
+        targets.send("eu", shard=2, obj=2)
+        with targets.listening() as calls, override_options({DISABLED_SHARDS: switches}):
+            assert kill_switches.current().stops(KEY)
+            CLAIMS[claim]()
+        # With a switch on the whole scope, the other shard is off as well.
+        assert calls == ([] if form == "scope" else [("eu", 2)]), form
+        assert "us" in targets.left(), form
+        _clear()
 
 
 @pytest.mark.usefixtures("slow_looks")
@@ -180,15 +188,16 @@ def test_everything_off_stops_every_claim(claim: str) -> None:
     assert (calls, targets.left()) == ([], ["eu", "us"])
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_flush_of_a_switched_off_shard_leaves_it_alone(form: str) -> None:
-    messages = Kind.PLAIN.as_control_outboxes(["us"], shard_identifier=1, object_identifier=1)
-    with (
-        targets.listening() as calls,
-        override_options({DISABLED_SHARDS: FORMS[form]}),
-        assume_silo(SiloMode.CONTROL),
-        outbox_context(transaction.atomic(using=targets.CONTROL), flush=True),
-    ):
-        for message in messages:
-            message.save(using=targets.CONTROL)
-    assert (calls, targets.left()) == ([], ["us"])
+def test_a_flush_of_a_switched_off_shard_leaves_it_alone() -> None:
+    for form, switches in FORMS.items():
+        messages = Kind.PLAIN.as_control_outboxes(["us"], shard_identifier=1, object_identifier=1)
+        with (
+            targets.listening() as calls,
+            override_options({DISABLED_SHARDS: switches}),
+            assume_silo(SiloMode.CONTROL),
+            outbox_context(transaction.atomic(using=targets.CONTROL), flush=True),
+        ):
+            for message in messages:
+                message.save(using=targets.CONTROL)
+        assert (calls, targets.left()) == ([], ["us"]), form
+        _clear()

@@ -122,17 +122,24 @@ POISONS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-@pytest.fixture(params=POISONS)
-def poison(request: pytest.FixtureRequest) -> Callable[[], BaseException]:
-    return POISONS[request.param]
+NAMES = list(POISONS)
+GOOD = 1000
 
 
-def _act(poison: Callable[[], BaseException]) -> Callable[..., None]:
-    def act(*, object_identifier: int, **_: Any) -> None:
-        if object_identifier == 666:
-            raise poison()
+def _raise_in_turn(*, object_identifier: int, **_: Any) -> None:
+    """Raise the exception that the object stands for."""
+    if object_identifier != GOOD:
+        raise POISONS[NAMES[object_identifier]]()  # noqa: RSE102 - it makes a new one
 
-    return act
+
+def _put_all(kind: Kind = Kind.PLAIN) -> None:
+    """Write a message for each exception, each in its shard, and a good one behind them."""
+    for number in range(len(NAMES)):
+        put(kind, shard=number, obj=number)
+    put(kind, shard=GOOD, obj=GOOD)
+
+
+ALL = [*range(len(NAMES)), GOOD]
 
 
 def _aside[T](work: Callable[[], T]) -> T:
@@ -149,75 +156,75 @@ def _is_stored(text: str) -> bool:
 
 @pytest.mark.rule(4)
 @pytest.mark.parametrize("kind", [Kind.PLAIN, Kind.BY_CATEGORY, Kind.BY_OBJECT, Kind.ATOMIC])
-def test_a_drainer_records_it_and_handles_what_is_behind(
-    kind: Kind, poison: Callable[[], BaseException]
-) -> None:
-    put(kind, shard=1, obj=666)
-    put(kind, shard=2, obj=2)
-    with listening(kind, act=_act(poison)) as seen:
+def test_a_drainer_records_it_and_handles_what_is_behind(kind: Kind) -> None:
+    _put_all(kind)
+    with listening(kind, act=_raise_in_turn) as seen:
         _aside(drain_us)
-    (failure,) = failures()
-    assert (failure.attempts, failure.object_identifier, failure.crashed) == (1, 666, False)
-    assert _is_stored(failure.last_error)
-    assert _is_stored(failure.last_traceback)
-    assert seen.objects == [666, 2]
+    assert [each.object_identifier for each in failures()] == ALL[:-1]
+    for failure in failures():
+        name = NAMES[failure.object_identifier]
+        assert (failure.attempts, failure.crashed) == (1, False), name
+        assert _is_stored(failure.last_error), name
+        assert _is_stored(failure.last_traceback), name
+    assert seen.objects == ALL
     assert leases() == []
 
 
 @pytest.mark.rule(4)
-def test_an_at_most_once_handler_leaves_a_dead_letter(
-    poison: Callable[[], BaseException],
-) -> None:
-    pk = put(Kind.ONCE, shard=1, obj=666)
-    put(Kind.ONCE, shard=2, obj=2)
-    with listening(Kind.ONCE, act=_act(poison)) as seen:
+def test_an_at_most_once_handler_leaves_a_dead_letter() -> None:
+    _put_all(Kind.ONCE)
+    with listening(Kind.ONCE, act=_raise_in_turn) as seen:
         _aside(drain_us)
-    (dead,) = CellParked.objects.using(US).all()
-    assert (dead.pk, dead.reason, seen.objects) == (pk, "dead", [666, 2])
-    assert _is_stored(dead.error or "")
-    assert "not finished" not in (dead.error or "")
+    dead = list(CellParked.objects.using(US).order_by("id"))
+    assert ([each.object_identifier for each in dead], seen.objects) == (ALL[:-1], ALL)
+    for each in dead:
+        assert each.reason == "dead"
+        assert _is_stored(each.error or "")
+        assert "not finished" not in (each.error or "")
 
 
 @pytest.mark.rule(4)
-def test_a_sync_flush_saves_the_change_all_the_same(
-    poison: Callable[[], BaseException],
-) -> None:
-    with listening(Kind.PLAIN, act=_act(poison)) as seen:
-        _aside(lambda: write(message(shard=1, obj=666), message(shard=2, obj=2), flush=True))
-    assert [each.object_identifier for each in failures()] == [666]
-    assert sorted(seen.objects) == [2, 666]
+def test_a_sync_flush_saves_the_change_all_the_same() -> None:
+    rows = [message(shard=each, obj=each) for each in ALL]
+    with listening(Kind.PLAIN, act=_raise_in_turn) as seen:
+        _aside(lambda: write(*rows, flush=True))
+    assert [each.object_identifier for each in failures()] == ALL[:-1]
+    assert sorted(seen.objects) == ALL
 
 
-def test_a_listening_drainer_goes_on(poison: Callable[[], BaseException]) -> None:
-    put(shard=1, obj=666)
-    put(shard=2, obj=2)
-    tables = tables_of([CurrentSilo(SiloMode.CELL, "us")])
-    drainer = ListeningDrainer(tables)
+def test_a_listening_drainer_goes_on() -> None:
+    _put_all()
+    drainer = ListeningDrainer(tables_of([CurrentSilo(SiloMode.CELL, "us")]))
 
-    def act(*, object_identifier: int, **_: Any) -> None:
-        if object_identifier == 666:
-            raise poison()
-        drainer.stop()
+    def act(*, object_identifier: int, **more: Any) -> None:
+        if object_identifier == GOOD:
+            drainer.stop()
+        _raise_in_turn(object_identifier=object_identifier, **more)
 
     with listening(Kind.PLAIN, act=act) as seen:
         _aside(drainer.run)
-    assert [each.object_identifier for each in failures()] == [666]
-    assert seen.objects == [666, 2]
+    assert [each.object_identifier for each in failures()] == ALL[:-1]
+    assert seen.objects == ALL
 
 
-def test_a_listener_of_failures_that_formats_it_stops_nothing(
-    poison: Callable[[], BaseException],
-) -> None:
-    put(shard=1, obj=666)
-    put(shard=2, obj=2)
+def test_a_listener_of_failures_that_formats_it_stops_nothing() -> None:
+    _put_all()
 
     class Formats(hooks.Hooks):
         def failed(self, fact: hooks.Failed) -> None:
-            raise poison()
+            raise POISONS[NAMES[fact.object_identifier]]()  # noqa: RSE102 - it makes a new one
 
-    with hooks.installed(Formats()), listening(Kind.PLAIN, act=_act(poison)) as seen:
+    with hooks.installed(Formats()), listening(Kind.PLAIN, act=_raise_in_turn) as seen:
         _aside(drain_us)
-    assert seen.objects == [666, 2]
+    assert seen.objects == ALL
+
+
+def _act(error: Callable[[], BaseException]) -> Callable[..., None]:
+    def act(*, object_identifier: int, **_: Any) -> None:
+        if object_identifier == 666:
+            raise error()
+
+    return act
 
 
 def test_what_no_database_text_can_hold_is_recorded_in_fixed_words(

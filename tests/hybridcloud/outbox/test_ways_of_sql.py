@@ -1,0 +1,461 @@
+"""Row and message are of one transaction, whatever wrappers make of Django's SQL.
+
+The kinds of wrappers: a comment in front, behind, a statement in front, one before each statement,
+one that raises behind, one that swallows. The kinds of writes: create, save, save of chosen fields,
+update(), instance.update(), bulk_create, bulk_update, a cascade that sets NULL, get_or_create,
+loaddata's own. Each alone and in a block. The kinds of tables: quoted, in another schema.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.serializers.base import DeserializedObject
+from django.db import connections, models, transaction
+from django.db.models import Value
+
+from hybridcloud.errors import OutboxError
+from hybridcloud.outbox import outbox_context
+from hybridcloud.outbox.write.querysets import ProducingQuerySet
+
+from .conftest import ALIASES
+from .engine import US, Kind, drain_us, ids, listening, put
+from .writing import recorded, rolled_back
+from .zoo import Animal, Beast, Bird, House, Label, Pen, Visit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases=ALIASES),
+    pytest.mark.usefixtures("unflushed_us", "zoo"),
+]
+
+
+def _comment(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    return execute(f"/* view=x */ {sql}", params, many, context)
+
+
+def _comment_behind(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    return execute(f"{sql} /* view=x */", params, many, context)
+
+
+def _line(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    return execute(f"-- view=x; INSERT\n{sql}", params, many, context)
+
+
+def _setting(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    # Django itself reads the first result, but for what changes rows and returns none.
+    if sql.startswith(("UPDATE", "WITH hc_row")) or (
+        sql.startswith("INSERT") and " RETURN" not in sql
+    ):
+        sql = f"SELECT set_config('app.user', '7', true); {sql}"
+    return execute(sql, params, many, context)
+
+
+def _before_each(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    with context["connection"].connection.cursor() as raw:
+        raw.execute("SELECT set_config('app.user', '7', false)")
+    return execute(sql, params, many, context)
+
+
+WRAPPERS: dict[str, Any] = {
+    "none": None,
+    "a comment in front": _comment,
+    "a comment behind": _comment_behind,
+    "a line comment": _line,
+    "a statement in front": _setting,
+    "a statement before each": _before_each,
+}
+
+
+_keys = count(1_000_000)
+"""The zoo's tables are not emptied between tests."""
+
+
+def _saved(name: str = "x") -> Pen:
+    with connections[US].cursor() as cursor:
+        cursor.execute("INSERT INTO zoo_pen (name) VALUES (%s) RETURNING id", [name])
+        return Pen.objects.get(pk=cursor.fetchone()[0])
+
+
+def _create() -> list[models.Model]:
+    return [Pen.objects.create(name="a")]
+
+
+def _resave() -> list[models.Model]:
+    pen = _saved()
+    pen.name = "b"
+    pen.save()
+    return [pen]
+
+
+def _chosen() -> list[models.Model]:
+    pen = _saved()
+    pen.save(update_fields=["name"])
+    return [pen]
+
+
+def _update() -> list[models.Model]:
+    pens = [_saved(), _saved()]
+    Pen.objects.filter(pk__in=[each.pk for each in pens]).update(name="b")
+    return list(pens)
+
+
+def _update_one() -> list[models.Model]:
+    pen = _saved()
+    pen.update(name="b")
+    return [pen]
+
+
+def _bulk_create() -> list[models.Model]:
+    return list(Pen.objects.bulk_create([Pen(), Pen()]))
+
+
+def _bulk_update() -> list[models.Model]:
+    pens = [_saved(), _saved()]
+    Pen.objects.bulk_update(pens, ["name"])
+    return list(pens)
+
+
+def _get_or_create() -> list[models.Model]:
+    return [Pen.objects.get_or_create(name=f"new {next(_keys)}")[0]]
+
+
+def _update_or_create() -> list[models.Model]:
+    pen = _saved(f"old {next(_keys)}")
+    return [Pen.objects.update_or_create(name=pen.name, defaults={"name": "y"})[0]]
+
+
+def _deserialized() -> list[models.Model]:
+    # A row that exists: of one that does not, Django reads the wrong result with a statement in front.
+    pen = _saved()
+    DeserializedObject(pen).save(using=US)
+    return [pen]
+
+
+def _save_base() -> list[models.Model]:
+    pen = _saved()
+    pen.save_base(raw=True)
+    return [pen]
+
+
+def _unbound_save() -> list[models.Model]:
+    pen = _saved()
+    models.Model.save(pen)
+    return [pen]
+
+
+WAYS: dict[str, Callable[[], list[models.Model]]] = {
+    "create": _create,
+    "save": _resave,
+    "save of chosen fields": _chosen,
+    "update": _update,
+    "update of an instance": _update_one,
+    "bulk_create": _bulk_create,
+    "bulk_update": _bulk_update,
+    "get_or_create": _get_or_create,
+    "update_or_create": _update_or_create,
+    "deserialized": _deserialized,
+    "save_base": _save_base,
+    "another class's save": _unbound_save,
+}
+
+
+@contextmanager
+def _nested() -> Iterator[None]:
+    with transaction.atomic(using=US), transaction.atomic(using=US):
+        yield
+
+
+BLOCKS: dict[str, Callable[[], Any]] = {
+    "alone": nullcontext,
+    "in a block": lambda: transaction.atomic(using=US),
+    "in a savepoint": _nested,
+    "in a context": lambda: outbox_context(transaction.atomic(using=US), flush=False),
+}
+
+
+def _wrapped(name: str) -> Any:
+    wrapper = WRAPPERS[name]
+    return nullcontext() if wrapper is None else connections[US].execute_wrapper(wrapper)
+
+
+def _same_transaction(rows: list[models.Model]) -> None:
+    """Check that each row and its newest message are of one transaction."""
+    with connections[US].cursor() as cursor:
+        for row in rows:
+            cursor.execute(
+                "SELECT r.xmin = m.xmin FROM zoo_pen r LEFT JOIN hybridcloud_celloutbox m"
+                " ON m.object_identifier = r.id AND m.category = %s"
+                " WHERE r.id = %s ORDER BY m.id DESC LIMIT 1",
+                [Beast.PEN.value, row.pk],
+            )
+            assert cursor.fetchall() == [(True,)], row
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("way", WAYS)
+def test_each_row_has_its_message_in_its_transaction(way: str, wrapper: str) -> None:
+    for block, enter in BLOCKS.items():
+        with recorded() as made, _wrapped(wrapper), enter():
+            rows = WAYS[way]()
+        assert [each[3] for each in made] == [row.pk for row in rows], block
+        # A savepoint has a number of its own.
+        if block != "in a savepoint" and not (
+            block == "in a context" and way.endswith("or_create")
+        ):
+            _same_transaction(rows)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_cascade_that_sets_null_tells_of_its_rows(wrapper: str) -> None:
+    pen = Pen.objects.create()
+    visit = Visit.objects.create(pen=pen)
+    other = Visit.objects.create(pen=pen)
+    with recorded() as made, _wrapped(wrapper), pytest.raises(Exception, match=r"pen|shard|None"):
+        # A visit without a pen has no shard: the deletion is refused, and nothing is changed.
+        pen.delete()
+    assert made == []
+    assert Visit.objects.filter(pen=pen).count() == 2
+    del visit, other
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_savepoints_are_followed_whatever_is_in_front_of_them(wrapper: str) -> None:
+    with (
+        recorded() as made,
+        _wrapped(wrapper),
+        outbox_context(transaction.atomic(using=US), flush=False),
+    ):
+        kept = Pen.objects.create()
+        with rolled_back(transaction.atomic(using=US)):
+            Pen.objects.create()
+        with transaction.atomic(using=US):
+            later = Pen.objects.create()
+    assert [each[3] for each in made] == [kept.pk, later.pk]
+
+
+@pytest.mark.parametrize("text", ["/* x */ SAVEPOINT a", "-- x\n  SAVEPOINT a", 'savepoint "a"'])
+def test_savepoints_of_ones_own_are_followed_behind_comments(text: str) -> None:
+    back = text.replace("SAVEPOINT", "ROLLBACK TO SAVEPOINT").replace("savepoint", "rollback to")
+    with (
+        recorded() as made,
+        outbox_context(transaction.atomic(using=US), flush=False),
+        connections[US].cursor() as cursor,
+    ):
+        cursor.execute(text)
+        Pen.objects.create()
+        cursor.execute(back)
+    assert made == []
+
+
+@pytest.mark.parametrize("wrapper", [name for name, each in WRAPPERS.items() if each])
+def test_drains_go_past_wrappers(wrapper: str) -> None:
+    put(Kind.ORDERED, obj=1)
+    put(Kind.ATOMIC, obj=2)
+    put(Kind.ONCE, obj=3)
+    seen_sql: list[str] = []
+
+    def note(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        seen_sql.append(str(sql))
+        return execute(sql, params, many, context)
+
+    with (
+        listening(Kind.ORDERED, Kind.ATOMIC, Kind.ONCE) as seen,
+        connections[US].execute_wrapper(note),
+        _wrapped(wrapper),
+    ):
+        drain_us()
+    assert sorted(seen.objects) == [1, 2, 3]
+    assert ids() == []
+    assert [each for each in seen_sql if "hybridcloud_cell" in each] == []
+
+
+def test_the_engines_statements_are_in_the_log_of_queries() -> None:
+    from django.test.utils import CaptureQueriesContext
+
+    put()
+    with CaptureQueriesContext(connections[US]) as queries, listening(Kind.PLAIN):
+        drain_us()
+    assert any("hybridcloud_celllease" in each["sql"] for each in queries.captured_queries)
+
+
+def test_a_wrapper_that_raises_behind_a_lone_save_leaves_row_and_message() -> None:
+    def raises(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        execute(sql, params, many, context)
+        raise LookupError("behind")
+
+    with (
+        recorded() as made,
+        pytest.raises(LookupError),
+        connections[US].execute_wrapper(raises),
+    ):
+        Pen.objects.create(name="raised")
+    (pen,) = Pen.objects.filter(name="raised")
+    assert [each[3] for each in made] == [pen.pk]
+    _same_transaction([pen])
+
+
+@pytest.mark.parametrize("way", ["create", "update"])
+def test_a_wrapper_that_swallows_the_statement_is_an_error(way: str) -> None:
+    def swallows(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        if "hc_row" in sql:
+            return execute("SELECT 1", None, many, context)
+        return execute(sql, params, many, context)
+
+    with (
+        recorded() as made,
+        connections[US].execute_wrapper(swallows),
+        pytest.raises(OutboxError, match=r"^Messages not written: .* zoo\.Pen"),
+    ):
+        WAYS[way]()
+    assert made == []
+
+
+def test_a_queryset_with_a_compiler_of_its_own_keeps_its_messages() -> None:
+    """Such as those that put a CTE in front of the UPDATE."""
+    from django.db.models.sql.compiler import SQLUpdateCompiler
+    from django.db.models.sql.subqueries import UpdateQuery
+
+    class Compiler(SQLUpdateCompiler):
+        def as_sql(self) -> Any:
+            text, params = super().as_sql()
+            return f"WITH cte AS (SELECT 1 AS one) {text}", params
+
+    pen = _saved()
+    original = UpdateQuery.get_compiler
+
+    def get_compiler(self: Any, using: Any = None, connection: Any = None, **more: Any) -> Any:
+        made = original(self, using, connection, **more)
+        if type(made) is SQLUpdateCompiler:
+            made.__class__ = Compiler
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UpdateQuery, "get_compiler", get_compiler)
+        with recorded() as made:
+            Pen.objects.filter(pk=pen.pk).update(name="z")
+            pen.save()
+    assert [each[3] for each in made] == [pen.pk, pen.pk]
+
+
+def test_a_change_that_goes_past_its_compiler_is_an_error_and_rolled_back() -> None:
+    pen = _saved()
+
+    class Past(ProducingQuerySet[Any]):
+        pass
+
+    def raw(self: Any, *_: Any, **__: Any) -> int:
+        with connections[US].cursor() as cursor:
+            cursor.execute("UPDATE zoo_pen SET name = 'past' WHERE id = %s", [pen.pk])
+            return int(cursor.rowcount)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models.QuerySet, "update", raw)
+        with (
+            pytest.raises(OutboxError, match="did not carry them"),
+            transaction.atomic(using=US),
+        ):
+            Past(Pen, using=US).update(name="past")
+    assert Pen.objects.get(pk=pen.pk).name == "x"
+
+
+def test_a_table_in_another_schema_has_its_messages() -> None:
+    """By the quoting trick that Django documents for no database and everybody uses."""
+    with connections[US].cursor() as cursor:
+        cursor.execute("CREATE SCHEMA apart")
+        cursor.execute("ALTER TABLE zoo_pen SET SCHEMA apart")
+    before = Pen._meta.db_table
+    try:
+        Pen._meta.db_table = 'apart"."zoo_pen'
+        with recorded() as made:
+            pen = Pen.objects.create(name="far")
+            pen.save()
+            Pen.objects.filter(name="far").update(name="farther")
+    finally:
+        Pen._meta.db_table = before
+        with connections[US].cursor() as cursor:
+            cursor.execute("ALTER TABLE apart.zoo_pen SET SCHEMA public")
+            cursor.execute("DROP SCHEMA apart")
+    assert [each[3] for each in made] == [pen.pk] * 3
+
+
+def test_an_update_that_matches_nothing_writes_nothing() -> None:
+    with recorded() as made:
+        assert Pen.objects.none().update(name="x") == 0
+        assert Pen.objects.filter(pk__in=[]).update(name="x") == 0
+        assert Pen.objects.filter(pk=-1).update(name="x") == 0
+    assert made == []
+
+
+def test_an_update_by_an_expression_and_a_subquery_is_carried() -> None:
+    pen = _saved()
+    animal = Animal.objects.create(pen=pen, name="a")
+    label = Label.objects.create(animal=animal)
+    with recorded() as made:
+        Pen.objects.filter(animals__id=animal.pk).update(name=Value("q"))
+        mine = Animal.objects.filter(pk=animal.pk)
+        Pen.objects.filter(pk__in=mine.values("pen")).update(name="r")
+    assert [each[3] for each in made] == [pen.pk, pen.pk]
+    del label
+
+
+class TestLoading:
+    """`loaddata`, deserialized objects and `save_base()` tell, too."""
+
+    def load(self, *rows: models.Model) -> None:
+        for each in rows:
+            DeserializedObject(each).save(using=US)
+
+    def test_a_row_that_exists_is_told_of_again(self) -> None:
+        pen = _saved()
+        with recorded() as made:
+            self.load(pen)
+        assert [each[3] for each in made] == [pen.pk]
+
+    def test_a_row_whose_message_python_makes_is_told_of(self) -> None:
+        pen = _saved()
+        animal, key = Animal.objects.create(pen=pen), next(_keys)
+        with recorded() as made:
+            self.load(Label(pk=key, animal=animal))
+        assert [each[1:4] for each in made] == [(pen.pk, Beast.LABEL.value, key)]
+
+    def test_both_tables_of_a_child_tell_of_one_object(self) -> None:
+        bird = Bird.objects.create(pen=_saved())
+        with recorded() as made:
+            self.load(bird, Animal.objects.get(pk=bird.pk))
+        assert {each[3] for each in made} == {bird.pk}
+
+    def test_a_load_that_rolls_back_takes_its_messages_along(self) -> None:
+        with recorded() as made, rolled_back(transaction.atomic(using=US)):
+            self.load(Pen(pk=next(_keys)))
+        assert made == []
+
+    def test_a_row_that_cannot_be_told_of_is_not_loaded(self) -> None:
+        key = next(_keys)
+        with pytest.raises(Exception, match="pen"), transaction.atomic(using=US):
+            self.load(Visit(pk=key, pen=None))
+        assert not Visit.objects.filter(pk=key).exists()
+
+    def test_a_row_that_a_hook_of_a_save_loads_is_told_of(self) -> None:
+        from django.db.models.signals import pre_save
+
+        key = next(_keys)
+
+        def hook(**_: Any) -> None:
+            self.load(Pen(pk=key))
+
+        pre_save.connect(hook, sender=Animal)
+        try:
+            with recorded() as made:
+                animal = Animal.objects.create(pen=_saved(), house=House.objects.create())
+        finally:
+            pre_save.disconnect(hook, sender=Animal)
+        assert {each[2:4] for each in made} == {
+            (Beast.PEN.value, key),
+            (Beast.ANIMAL.value, animal.pk),
+        }
