@@ -1,4 +1,4 @@
-"""What user code raised: its text, and whether it is the process's own stop.
+"""What user code raised: its text, and whether it ends the process.
 
 Nothing here raises, whatever an exception's own methods do.
 """
@@ -37,6 +37,12 @@ def is_own_stop(error: BaseException) -> bool:
     celery = sys.modules.get("celery.exceptions")
     stops = [getattr(celery, name, DrainerStopped) for name in _CELERY_STOPS]
     return isinstance(error, (DrainerStopped, *stops))
+
+
+def pass_on_stop(error: BaseException) -> None:
+    """Raise an exception again if it ends the process."""
+    if is_own_stop(error):
+        raise error
 
 
 def summary(error: BaseException) -> str:

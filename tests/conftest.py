@@ -15,6 +15,16 @@ from fixtures.servers import SILOS, url_variable
 pytest_plugins = ["tests.rules"]
 
 
+@pytest.fixture(autouse=True)
+def _nothing_said() -> None:
+    """Begin with no log line said, and no Redis left out."""
+    from hybridcloud import logs
+    from hybridcloud import redis as shared
+
+    logs.forget_limits()
+    shared._shared.cache_clear()
+
+
 def pytest_sessionstart() -> None:
     missing = [name for name in _variables() if not os.environ.get(name)]
     if missing:

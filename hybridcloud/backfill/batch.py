@@ -173,7 +173,7 @@ class Walk:
             **self._params(cursor, most=most, used=used),
             "scope": scope.value,
             "category": model.category.value,
-            "headers": as_json(outbox, "headers", current_headers()),
+            "headers": as_json(outbox, "headers", current_headers(), of="the headers"),
         }
         with connection.cursor() as sql:
             sql.execute(text, params)

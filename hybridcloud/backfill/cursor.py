@@ -11,17 +11,15 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.db import connections
 from django.db.models import Func, QuerySet
-from redis import RedisError
 
 from hybridcloud.backfill import statements
 from hybridcloud.backfill.versions import find_model, in_silo_of
-from hybridcloud.redis import redis_client
+from hybridcloud.redis import shared_redis
 from silos.router import alias_for_model
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _LOG = logging.getLogger("hybridcloud.backfill")
-_MUTE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +158,13 @@ def show(cursor: Cursor) -> None:
 
     A failure does no harm, because the database decides.
     """
-    global _muted_until  # noqa: PLW0603 - one redis, one mute
-    client = redis_client()
-    if client is None or monotonic() < _muted_until:
-        return
-    try:
-        client.set(redis_key(cursor.table), json.dumps([cursor.low_bound, cursor.version]))
-    except RedisError as exc:
-        # A Redis that hangs would cost its timeout in every batch.
-        _muted_until = monotonic() + _MUTE_S
-        _LOG.warning("Position of %s is not shown in Redis: %s", cursor.table, exc)
+    if (redis := shared_redis()) is not None:
+        redis.put(redis_key(cursor.table), json.dumps([cursor.low_bound, cursor.version]))
 
 
 def redis_key(table: str) -> str:
     """Return the Redis key that shows a table's position."""
     return f"outbox_backfill.{table}"
-
-
-_muted_until = 0.0
 
 
 def _move(alias: str, cursor: Cursor, **columns: Any) -> Cursor | None:

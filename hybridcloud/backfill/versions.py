@@ -6,6 +6,7 @@ walked once both have reached it, so a deployment alone starts no backfill.
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,14 +16,18 @@ from django.db import models
 from hybridcloud import options
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
+from hybridcloud.logs import log_limited
 from hybridcloud.outbox.write.registration import producing_models
 from silos import SiloMode, assume_silo, get_current_silo
+from silos.cells import all_cells, get_cell
+from silos.errors import UnknownCellError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from hybridcloud.outbox.write.mixins import ProducingModel
 
+_LOG = logging.getLogger("hybridcloud.backfill")
 PAUSED: Final = "hybridcloud.backfill.paused"
 PER_MINUTE: Final = "hybridcloud.backfill.per_minute"
 MAX_LAG: Final = "hybridcloud.backfill.max_lag"
@@ -90,7 +95,14 @@ def find_target_cells(model: type[ProducingModel]) -> frozenset[str] | None:
     """
     if model.silo_mode is not SiloMode.CONTROL:
         return None
-    return frozenset(_option(model, "backfill.target_cells")) or None
+    given = _option(model, "backfill.target_cells")
+    known = {cell.name for cell in all_cells()}
+    good = frozenset(name for name in given if isinstance(name, str) and name in known)
+    if len(good) < len(given):
+        text = "Target cells of the backfill of %s that do not exist are left out: %s"
+        log_limited(_LOG, logging.ERROR, model, text, model._meta.label, given)
+    # Also where none is left: a list with a mistake never means all cells.
+    return good if given else None
 
 
 def rate_per_minute() -> int:
@@ -169,6 +181,16 @@ def _option(model: type[ProducingModel], name: str) -> Any:
             return options.get(option_key(model, name))
 
 
+def _check_cells(names: list[Any]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{name!r} is not the name of a cell")  # noqa: TRY004 - one kind
+        try:
+            get_cell(name)
+        except UnknownCellError as exc:
+            raise ValueError(str(exc).rstrip(".")) from exc
+
+
 def _register(model: type[ProducingModel]) -> None:
     label = model._meta.label
     options.register(
@@ -189,4 +211,5 @@ def _register(model: type[ProducingModel]) -> None:
             list,
             [],
             doc=f"Cells to which the backfill of {label} is limited; empty: all that a row goes to.",
+            validate=_check_cells,
         )

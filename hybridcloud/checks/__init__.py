@@ -3,9 +3,10 @@
 E001 unknown key · E002 wrong value · E003 category without scope · E004 outbox of another silo ·
 E005 no shard key · E006 manager that produces nothing · W009 receiver without ``**kwargs`` ·
 E014 replicated model without handlers · E015 custom ``on_delete`` · E016 ``on_delete`` in the
-database · W021 no beat schedule · W022 tasks that are lost or run twice · E030 weak RPC secret ·
+database · E017 identifier that is not an integer · E018 receiver that is never called ·
+W021 no beat schedule · W022 tasks that are lost or run twice · W023 no broker · E030 weak RPC secret ·
 W033 no rotation of RPC secrets · W042 notifications that do not arrive · E046 sequence with a cache ·
-E047 psycopg without libpq
+E047 psycopg without libpq · W048 scope that no switch of its owners stops
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ def register_all() -> None:
         configuration.check_settings,
         configuration.check_pinned_options,
         models.check_scopes,
+        models.check_switches,
         models.check_producing_models,
         handlers.check_receivers,
+        handlers.check_senders,
         celery.check_beat_schedule,
         celery.check_delivery,
+        celery.check_broker,
     ):
         register(check, TAG)
     for check in (configuration.check_secret_strength, configuration.check_rotation):

@@ -65,6 +65,26 @@ def check_delivery(**_: Any) -> list[CheckMessage]:
     return [*_early_acknowledgements(app), *_short_visibility(app)]
 
 
+def check_broker(**_: Any) -> list[CheckMessage]:
+    """hybridcloud.W023: kicks and ticks have a broker to go through."""
+    app = _app()
+    if (
+        app is None
+        or app.conf.task_always_eager
+        or app.conf.broker_url
+        or app.conf.broker_write_url
+    ):
+        return []
+    return [
+        Warning(
+            "No broker is configured for Celery: ticks and kicks go nowhere.",
+            hint="Set broker_url of the Celery app, or drain with manage.py hybridcloud_drainer and "
+            'HYBRIDCLOUD["KICK"] = "notify".',
+            id="hybridcloud.W023",
+        )
+    ]
+
+
 def _app() -> Celery | None:
     proxy: Any = current_app
     # Celery offers only this method to resolve its proxy.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Error
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's
 from django.core.exceptions import FieldDoesNotExist
+from django.db.models import ForeignKey
 
 from hybridcloud.errors import InvalidOutboxError
 from hybridcloud.outbox.declare.category import categories_without_scope
-from hybridcloud.outbox.declare.identifiers import shard_path
+from hybridcloud.outbox.declare.identifiers import is_integer, shard_path
+from hybridcloud.outbox.declare.scope import all_scopes
 from hybridcloud.outbox.write.deletions import uncovered_relations
 from hybridcloud.outbox.write.mixins import ProducingModel
 from hybridcloud.outbox.write.querysets import is_producing
@@ -41,6 +43,30 @@ def check_scopes(**_: Any) -> list[CheckMessage]:
     ]
 
 
+_OWNERS: Final = ("organization", "user")
+
+
+def check_switches(**_: Any) -> list[CheckMessage]:
+    """hybridcloud.W048: an organization's or a user's shards can be stopped."""
+    return [
+        Warning(
+            f"{scope.name} is keyed by an {owner}'s id, and no switch of {owner}s stops it."
+            if owner == "organization"
+            else f"{scope.name} is keyed by a user's id, and no switch of users stops it.",
+            hint=f'Say so in its declaration: scope_categories(…, switch="{owner}").',
+            obj=scope,
+            id="hybridcloud.W048",
+        )
+        for scope in all_scopes()
+        for owner in _OWNERS
+        if scope.switch is None
+        and (
+            scope.policy.shard_key == f"{owner}_id"
+            or (scope.policy.owner or "").lower().endswith(f".{owner}")
+        )
+    ]
+
+
 def check_producing_models(
     app_configs: Sequence[AppConfig] | None = None, **_: Any
 ) -> list[CheckMessage]:
@@ -62,6 +88,8 @@ def _check(model: type[ProducingModel]) -> Iterator[CheckMessage]:
         return
     yield from _check_silo(model)
     yield from _check_relations(model)
+    if model.has_default_messages():
+        yield from _check_identifiers(model)
     if model.is_replicated:
         yield from _check_shard_key(model)
         yield from _check_handlers(model)
@@ -106,6 +134,40 @@ def _check_relations(model: type[ProducingModel]) -> Iterator[CheckMessage]:
             obj=field,
             id="hybridcloud.E016" if in_database else "hybridcloud.E015",
         )
+
+
+def _check_identifiers(model: type[ProducingModel]) -> Iterator[CheckMessage]:
+    """Refuse keys that are not integers, at start and not at the first save."""
+    for what, field in (("object", model._meta.pk), ("shard", _end_of_path(model))):
+        if field is not None and not is_integer(field):
+            yield Error(
+                f"No {what} identifier for messages of {model._meta.label}: {field.name} of "
+                f"{field.model._meta.label} is a {type(field).__name__}, and an integer is needed.",
+                hint="Use an integer key, or make the messages yourself in outbox_for_update().",
+                obj=model,
+                id="hybridcloud.E017",
+            )
+
+
+def _end_of_path(model: type[ProducingModel]) -> Any:
+    """Return the column at the end of the path to the shard, if it is one."""
+    try:
+        path = shard_path(model.category.get_scope(), model)
+    except (AttributeError, InvalidOutboxError):
+        return None
+    owner: Any = model
+    field: Any = None
+    for attribute in (path or "").split("."):
+        if owner is None:
+            return None
+        if attribute == "pk":
+            field = owner._meta.pk
+        else:
+            names = owner._meta.concrete_fields
+            field = next((each for each in names if attribute in (each.attname, each.name)), None)
+        is_object = isinstance(field, ForeignKey) and attribute == field.name
+        owner = field.related_model if is_object else None
+    return field
 
 
 def _check_handlers(model: type[ProducingModel]) -> Iterator[CheckMessage]:

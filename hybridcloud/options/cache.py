@@ -17,9 +17,8 @@ from weakref import WeakSet
 from django.apps import apps
 from django.db import Error, connections, transaction
 from django.db.models.signals import post_migrate
-from redis import RedisError
 
-from hybridcloud.redis import redis_client
+from hybridcloud.redis import shared_redis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 _LIFE: Final = 5.0
 _GLANCE: Final = 1.0
-_REDIS_REST: Final = 30.0
 _TOKEN_KEY: Final = "hybridcloud:options:token"  # noqa: S105 - a name, not a secret
 _LOG = logging.getLogger("hybridcloud.options")
 
@@ -71,7 +69,6 @@ class _Announcement:
 _snapshots: dict[str, Snapshot] = {}
 _writing: WeakSet[BaseDatabaseWrapper] = WeakSet()
 _changes = 0
-_redis_rests_until = 0.0
 
 
 def current(alias: str) -> Snapshot:
@@ -111,7 +108,7 @@ def _refreshed(alias: str, old: Snapshot | None) -> Snapshot:
         # Instead of a lock: other threads use the old values, and one retries if this thread dies.
         old.due = now + _GLANCE
     # Read the token before the rows: a change in between then shows as a new token next time.
-    token = _token(now)
+    token = _token()
     if old is not None and token is not None and token == old.token:
         age_left = old.loaded_at + _LIFE - now
         if age_left > 0:
@@ -172,33 +169,18 @@ def _has_own_changes(alias: str) -> bool:
     return False
 
 
-def _token(now: float) -> str | None:
+def _token() -> str | None:
     """Return the token of the last change; None if Redis is not available."""
-    global _redis_rests_until  # noqa: PLW0603 - one client per process
-    client = redis_client()
-    if client is None or now < _redis_rests_until:
-        return None
-    try:
-        return str(client.get(_TOKEN_KEY))
-    except RedisError as exc:
-        # Rest, so that not every access waits for a Redis that hangs; rows are cached 5 s anyway.
-        _redis_rests_until = now + _REDIS_REST
-        _LOG.warning("Changed options cannot be read from Redis, polling the database: %s", exc)
-        return None
+    redis = shared_redis()
+    return None if redis is None else redis.get(_TOKEN_KEY, missing="none yet")
 
 
 def _replace_token() -> None:
-    client = redis_client()
-    if client is None:
-        return
-    try:
-        # Random, not a counter: after a flush of Redis, a counter could repeat an earlier number.
-        client.set(_TOKEN_KEY, uuid.uuid4().hex)
-    except RedisError as exc:
+    redis = shared_redis()
+    # Random, not a counter: after a flush of Redis, a counter could repeat an earlier number.
+    if redis is not None and redis.put(_TOKEN_KEY, uuid.uuid4().hex) is None:
         _LOG.warning(
-            "A changed option could not be announced in Redis, it takes effect within %s s: %s",
-            _LIFE,
-            exc,
+            "A changed option could not be announced in Redis, it takes effect within %s s", _LIFE
         )
 
 

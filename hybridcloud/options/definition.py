@@ -16,7 +16,7 @@ from hybridcloud.errors import ConfigurationError, OptionValueError, UnknownOpti
 from hybridcloud.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _TYPES: Final = (bool, int, float, str, list, dict)
 
@@ -30,12 +30,14 @@ class Definition:
         type: the type of its values, one that JSON has.
         default: the value if none is set; may be None.
         doc: one sentence for the person who sets it.
+        validate: raises ValueError for a value that has the type and makes no sense.
     """
 
     key: str
     type: type
     default: Any
     doc: str = ""
+    validate: Callable[[Any], None] | None = None
 
     def accepts(self, value: object) -> bool:
         """Return whether the value has the option's type and fits into JSON."""
@@ -55,7 +57,14 @@ _patterns: Registry[str, Definition] = Registry("pattern of runtime options")
 _expressions: dict[str, re.Pattern[str]] = {}
 
 
-def register(key: str, type_: type, default: Any, *, doc: str = "") -> None:
+def register(
+    key: str,
+    type_: type,
+    default: Any,
+    *,
+    doc: str = "",
+    validate: Callable[[Any], None] | None = None,
+) -> None:
     """Declare a runtime option; declaring the same one again does nothing.
 
     Args:
@@ -63,6 +72,9 @@ def register(key: str, type_: type, default: Any, *, doc: str = "") -> None:
         type_: bool, int, float, str, list or dict.
         default: the value if none is set: of this type, or None.
         doc: one sentence for the person who sets it.
+        validate: called with a value of the type before it is set, and by checks; raises
+            ValueError that says what is wrong and what would be right. What is stored already is
+            not asked again: code that reads it must bear a bad value.
 
     Raises:
         ConfigurationError: the type is not a type of JSON, the default has another type, or the
@@ -73,7 +85,7 @@ def register(key: str, type_: type, default: Any, *, doc: str = "") -> None:
         raise ConfigurationError(
             f"Wildcard in the key of runtime option {key!r}. Use register_pattern()."
         )
-    _add(_definitions, Definition(key, type_, default, doc))
+    _add(_definitions, Definition(key, type_, default, doc, validate))
 
 
 def register_pattern(pattern: str, type_: type, default: Any, *, doc: str = "") -> None:
@@ -133,6 +145,14 @@ def require_accepted(definition: Definition, value: object, *, where: str) -> No
             f"Wrong value {value!r} of runtime option {definition.key!r} {where}. "
             f"Give it a JSON value of type {definition.type.__name__}."
         )
+    if definition.validate is None or value is None:
+        return
+    try:
+        definition.validate(value)
+    except ValueError as exc:
+        raise OptionValueError(
+            f"Wrong value of runtime option {definition.key!r} {where}: {exc}."
+        ) from exc
 
 
 def _add(registry: Registry[str, Definition], made: Definition) -> None:

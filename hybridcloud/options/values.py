@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from django.apps import apps
@@ -192,7 +192,9 @@ def history(key: str | None = None, *, limit: int = 100) -> list[OptionChange]:
 
 
 def _pinned(key: str, value: Any) -> Any:
-    require_accepted(find_definition(key), value, where=_IN_SETTINGS)
+    # By its type alone: a value with a mistake is refused by checks, at start, and must not stop
+    # what runs.
+    require_accepted(replace(find_definition(key), validate=None), value, where=_IN_SETTINGS)
     return _own(value)
 
 

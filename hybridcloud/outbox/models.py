@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from django.db import models
 
 from hybridcloud.outbox.deliver.inline import drain_shard
-from hybridcloud.outbox.drain.due import find_due_shards
+from hybridcloud.outbox.drain.due import find_due_shards, find_suspect_shards
 from hybridcloud.outbox.drain.lease import claim_if_due
 from hybridcloud.outbox.operate.depths import shard_depths
 from hybridcloud.outbox.store import switches as kill_switches
@@ -79,9 +79,14 @@ class OutboxBase(OutboxTable):
 
     @classmethod
     def find_scheduled_shards(cls, limit: int = 1000) -> list[tuple[Any, ...]]:
-        """Return due shards: not in backoff, not leased and not switched off."""
-        due = find_due_shards(cls, alias=alias_for_model(cls), limit=limit)
-        return [key.columns() for key in due]
+        """Return due shards: not in backoff, not leased and not switched off.
+
+        First those whose drainer vanished.
+        """
+        alias = alias_for_model(cls)
+        lost = find_suspect_shards(cls, alias=alias, limit=limit)
+        due = find_due_shards(cls, alias=alias, limit=limit)
+        return [key.columns() for key in (*lost, *due)[:limit]]
 
     @classmethod
     def prepare_next_from_shard(cls, shard: Sequence[Any]) -> Self | None:

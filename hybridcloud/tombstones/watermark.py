@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any, Final
 
 from django.db import models
 from django.db.models.functions import Now
-from redis.exceptions import RedisError
 
-from hybridcloud.redis import redis_client
+from hybridcloud.redis import shared_redis
 from silos.limits import all_silo_model
 
-_LOG = logging.getLogger(__name__)
 ROW: Final = "row"
 TOMBSTONE: Final = "tombstone"
 
@@ -52,13 +49,9 @@ class CascadeWatermark(models.Model):
 
     def show(self) -> None:
         """Copy the position to Redis, for people to see; losing it loses nothing."""
-        client = redis_client()
-        if client is not None:
+        if (redis := shared_redis()) is not None:
             position: list[Any] = [self.low, self.hi, self.writers]
-            try:
-                client.set(f"{self.walk}.{self.table}.{self.field}", json.dumps(position))
-            except RedisError:
-                _LOG.debug("Watermark of %s.%s not shown in Redis", self.table, self.field)
+            redis.put(f"{self.walk}.{self.table}.{self.field}", json.dumps(position))
 
 
 @all_silo_model

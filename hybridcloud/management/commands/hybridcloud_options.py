@@ -13,8 +13,18 @@ from django.core.serializers.json import DjangoJSONEncoder
 from hybridcloud.errors import OptionValueError, UnknownOptionError
 from hybridcloud.options import values
 from hybridcloud.options.definition import find_definition, require_accepted
+from hybridcloud.outbox.operate.depths import would_stop
+from hybridcloud.outbox.store.switches import (
+    DISABLED_ORGANIZATIONS,
+    DISABLED_SHARDS,
+    DISABLED_USERS,
+    compile_switches,
+)
+from hybridcloud.outbox.store.tables import outbox_models
 from silos import SiloMode, assume_silo
 from silos.errors import SiloError
+from silos.mode import get_current_silo
+from silos.router import alias_for_model
 
 if TYPE_CHECKING:
     from hybridcloud.options.values import OptionState
@@ -128,15 +138,31 @@ class Command(BaseCommand):
 
     def _report(self, options: dict[str, Any], *, before: Any, after: Any) -> None:
         changed = {"key": options["key"], "before": before, "after": after}
+        stops = _would_stop(options["key"], after) if options["dry_run"] else None
         if options["json"]:
-            self._print_json(**changed, dry_run=options["dry_run"])
+            more = {} if stops is None else {"would_stop": stops}
+            self._print_json(**changed, dry_run=options["dry_run"], **more)
             return
         would = "would be " if options["dry_run"] else ""
         self.stdout.write(f"{options['key']} {would}{_shown(after)} (was {_shown(before)})")
+        if stops is not None:
+            self.stdout.write(
+                f"It would stop {stops['messages']} messages of {stops['shards']} shards."
+            )
 
     def _print_json(self, **document: Any) -> None:
         text = json.dumps({"version": _VERSION, **document}, cls=DjangoJSONEncoder)
         self.stdout.write(text)
+
+
+def _would_stop(key: str, value: Any) -> dict[str, int] | None:
+    """Count what a kill switch would stop here; None: it is none."""
+    if key not in (DISABLED_SHARDS, DISABLED_ORGANIZATIONS, DISABLED_USERS):
+        return None
+    switches = compile_switches(key, value)
+    tables = outbox_models(get_current_silo().mode)
+    found = [would_stop(outbox, alias_for_model(outbox), switches) for outbox in tables]
+    return {"shards": sum(each for each, _ in found), "messages": sum(each for _, each in found)}
 
 
 def _state(key: str) -> OptionState:

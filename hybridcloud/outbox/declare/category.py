@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from django.apps import apps
@@ -26,6 +27,7 @@ from hybridcloud.outbox.declare.scope import (
 from hybridcloud.outbox.declare.validation import Declared, check_numbers, full_name, place
 from hybridcloud.registry import Registry
 from silos import SiloMode
+from silos.cells import get_cell
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -94,6 +96,7 @@ class OutboxCategory(enum.IntEnum):
         shard_identifier: int | None = None,
         object_identifier: int | None = None,
         outbox: type[CellMessage] | None = None,
+        delay: timedelta | float | None = None,
     ) -> CellMessage:
         """Make an unsaved message of this category for a cell's outbox.
 
@@ -103,12 +106,15 @@ class OutboxCategory(enum.IntEnum):
             shard_identifier: overrides the model's.
             object_identifier: overrides the model's id.
             outbox: the table; default the first one of the settings.
+            delay: how long to wait, a timedelta or seconds, by the database's clock.
 
         Raises:
             IdentifierError: an identifier is not given and cannot be inferred.
         """
         kind = outbox or cast("type[CellOutboxBase]", _default_outbox(SiloMode.CELL))
-        return kind(**self._columns(model, payload, shard_identifier, object_identifier))
+        made = kind(**self._columns(model, payload, shard_identifier, object_identifier))
+        made.delay = _as_delay(delay)
+        return made
 
     def as_control_outboxes(
         self,
@@ -119,6 +125,7 @@ class OutboxCategory(enum.IntEnum):
         shard_identifier: int | None = None,
         object_identifier: int | None = None,
         outbox: type[ControlMessage] | None = None,
+        delay: timedelta | float | None = None,
     ) -> list[ControlMessage]:
         """Make one unsaved message of this category for each of the cells.
 
@@ -126,10 +133,18 @@ class OutboxCategory(enum.IntEnum):
 
         Raises:
             IdentifierError: an identifier is not given and cannot be inferred.
+            UnknownCellError: the settings have no such cell.
         """
         kind = outbox or cast("type[ControlOutboxBase]", _default_outbox(SiloMode.CONTROL))
         columns = self._columns(model, payload, shard_identifier, object_identifier)
-        return [kind(cell_name=name, **columns) for name in sorted(set(cell_names))]
+        made = []
+        for name in sorted(set(cell_names)):
+            # Refused here: a message for a cell that does not exist would wait for ever.
+            get_cell(name)
+            message = kind(cell_name=name, **columns)
+            message.delay = _as_delay(delay)
+            made.append(message)
+        return made
 
     def _columns(
         self, model: Model | None, payload: Payload, shard: int | None, about: int | None
@@ -242,6 +257,10 @@ def restored_declarations() -> Iterator[None]:
         _connected_modes.update(modes)
         # Last, from the scopes that are left.
         map_categories()
+
+
+def _as_delay(delay: timedelta | float | None) -> timedelta | None:
+    return timedelta(seconds=delay) if isinstance(delay, int | float) else delay
 
 
 def _default_outbox(mode: SiloMode) -> type[Model]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ObjectDoesNotExist
+from django.db.models import ForeignKey, IntegerField, Model
 
 from hybridcloud.errors import IdentifierError
 from hybridcloud.outbox.declare.validation import full_name
@@ -12,7 +13,7 @@ from hybridcloud.outbox.declare.validation import full_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django.db.models import Field, Model
+    from django.db.models import Field
 
     from hybridcloud.outbox.declare.scope import OutboxScope
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def own_id(scope: OutboxScope, model: Model | None) -> int:
     """Return the object identifier of a message about a model: its id."""
     instance = _given(scope, model, "object")
-    if (identifier := _as_integer(instance.pk)) is None:
+    if (identifier := _as_integer(instance.pk, type(instance)._meta.pk)) is None:
         why = "it is not saved" if instance.pk is None else f"its primary key is {instance.pk!r}"
         raise _error("object", scope, instance, f"{why}, and an integer is needed. Save it first")
     return identifier
@@ -75,9 +76,11 @@ def _shard_at(scope: OutboxScope, model: Model, path: str | None) -> int:
         why = "the scope has no shard_key. Give it one, set shard_key on the model"
         raise _error("shard", scope, model, why)
     value: object = model
+    owner: object = model
+    attribute = path
     for attribute in path.split("."):
         try:
-            value = getattr(value, attribute)
+            owner, value = value, getattr(value, attribute)
         except (AttributeError, ObjectDoesNotExist) as exc:
             where = "it" if value is model else type(value).__name__
             why = (
@@ -85,19 +88,39 @@ def _shard_at(scope: OutboxScope, model: Model, path: str | None) -> int:
                 f"the path of an attribute that it has"
             )
             raise _error("shard", scope, model, why) from exc
-    if (identifier := _as_integer(value)) is None:
+    identifier = _as_integer(value, None if type(value) is int else _field_of(owner, attribute))
+    if identifier is None:
         why = f"{path!r} is {value!r}, and an integer is needed. Set it"
         raise _error("shard", scope, model, why)
     return identifier
 
 
-def _as_integer(value: object) -> int | None:
+def is_integer(field: Any) -> bool:
+    """Say whether a column holds integers, also through foreign keys."""
+    while isinstance(field, ForeignKey):
+        field = field.target_field
+    return isinstance(field, IntegerField)
+
+
+def _field_of(instance: object, attribute: str) -> Field[Any, Any] | None:
+    if not isinstance(instance, Model):
+        return None
+    if attribute == "pk":
+        return instance._meta.pk
+    fields = instance._meta.concrete_fields
+    return next((each for each in fields if attribute in (each.attname, each.name)), None)
+
+
+def _as_integer(value: object, field: Any) -> int | None:
+    if type(value) is int:
+        return value
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
         return int(value)
-    # A form or a URL gives ids as text.
-    return int(value) if isinstance(value, str) and value.isdecimal() else None
+    # A form or a URL gives ids as text. Of a column of text they would be others: "00042" is not 42.
+    is_number = isinstance(value, str) and value.isascii() and value.isdecimal()
+    return int(str(value)) if is_number and is_integer(field) else None
 
 
 def _error(what: str, scope: OutboxScope, model: Model, why: str) -> IdentifierError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.declare import validation
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from hybridcloud.outbox.declare.category import OutboxCategory
+
+
+_SWITCHES: Final = ("organization", "user")
 
 
 class OnFailure(enum.Enum):
@@ -51,6 +54,7 @@ class Policy:
     handler_timeout: float | None = None
     shard_key: str | None = None
     owner: str | None = None
+    switch: str | None = None
     categories: frozenset[OutboxCategory] = frozenset()
     retired: frozenset[OutboxCategory] = frozenset()
 
@@ -95,6 +99,8 @@ class ScopeDeclaration:
             yield f"handler_timeout is {timeout!r}. Give seconds above 0"
         if policy.owner is not None and policy.owner.count(".") != 1:
             yield f"owner is {policy.owner!r}. Give a model's label, such as 'acme.Organization'"
+        if policy.switch not in (None, *_SWITCHES):
+            yield f"switch is {policy.switch!r}. Give {' or '.join(map(repr, _SWITCHES))}"
 
 
 def scope_categories(
@@ -111,6 +117,7 @@ def scope_categories(
     atomic: bool = False,
     delivery: Delivery = Delivery.AT_LEAST_ONCE,
     handler_timeout: float | None = None,
+    switch: Literal["organization", "user"] | None = None,
 ) -> ScopeDeclaration:
     """Declare a scope: its number, its categories and how its shards behave.
 
@@ -130,6 +137,8 @@ def scope_categories(
         delivery: with at most once, a failed message is dead-lettered at once.
         handler_timeout: seconds until a running handler loses its shard; None: as
             ``HYBRIDCLOUD["HANDLER_TIMEOUT"]``.
+        switch: whose shards these are: the option ``…disabled_organization_shards`` or
+            ``…disabled_user_shards`` stops them. ORGANIZATION_SCOPE and USER_SCOPE say so by name.
     """
     policy = Policy(
         coalesce=coalesce,
@@ -141,10 +150,14 @@ def scope_categories(
         handler_timeout=handler_timeout,
         shard_key=shard_key,
         owner=owner,
+        switch=switch,
         categories=frozenset(categories),
         retired=frozenset(retired),
     )
     return ScopeDeclaration(value, policy, on_failure)
+
+
+_SWITCH_BY_NAME: Final = {"ORGANIZATION_SCOPE": "organization", "USER_SCOPE": "user"}
 
 
 class OutboxScope(enum.IntEnum):
@@ -169,6 +182,11 @@ class OutboxScope(enum.IntEnum):
         member._value_, member.declaration = number, given
         member.policy = Policy() if given is None else given.policy
         return member
+
+    @property
+    def switch(self) -> str | None:
+        """Whose shards these are, for the two options that stop some."""
+        return self.policy.switch or _SWITCH_BY_NAME.get(self.name)
 
     def __init_subclass__(
         cls, *, categories: type[OutboxCategory] | None = None, **kwargs: Any

@@ -80,12 +80,14 @@ def deliver(alias: str, batches: Sequence[Batch]) -> None:
     by_outbox: dict[type[OutboxTable], list[Batch]] = {}
     for batch in batches:
         by_outbox.setdefault(batch.outbox, []).append(batch)
-    mode = settings().flush
+    default = settings().flush
     for outbox, own in by_outbox.items():
-        rows = tuple(sorted(row for batch in own for row in batch.flushed))
+        by_mode: dict[FlushMode, list[WrittenRow]] = {}
+        for row in sorted(row for batch in own for row in batch.flushed):
+            by_mode.setdefault(row.mode or default, []).append(row)
         try:
-            if rows:
-                flush_written(Written(outbox, alias, rows), mode)
+            for mode, rows in by_mode.items():
+                flush_written(Written(outbox, alias, tuple(rows)), mode)
         except Exception as exc:
             # In a test that asked for it.
             if _raise_failures.get() and isinstance(exc, DatabaseError | OutboxError):
@@ -93,7 +95,7 @@ def deliver(alias: str, batches: Sequence[Batch]) -> None:
             tags = {"outbox": outbox._meta.label}
             hooks.tell(hooks.active.captured, hooks.Captured(exc, "flush", tags))
             _LOG.exception("Flush of %s failed; the tick takes over", outbox._meta.label)
-        if any(batch.unseen for batch in own):
+        if default != "cron" and any(batch.unseen for batch in own):
             kick(outbox, alias)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,11 @@ def drain_shard(
             f"{type(exc).__name__}: {exc} - in the engine's own SQL while shard {key} of "
             f"{engine.tables.label} was drained on {alias!r}. Its messages are kept."
         ) from exc
+    finally:
+        # Claimed by the caller and not drained: an expired lease would count as a crash (rule 8).
+        if leases is not None and leases.keys:
+            with suppress(DatabaseError):
+                leases.release()
 
 
 def _drain_known(

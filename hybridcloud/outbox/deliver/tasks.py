@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import shared_task
+from kombu.exceptions import OperationalError
 
 from hybridcloud.conf import settings
+from hybridcloud.outbox.deliver import broker
 from hybridcloud.outbox.deliver.notify import send_notify
-from hybridcloud.redis import redis_client
+from hybridcloud.redis import shared_redis
 from silos import SiloMode, assume_silo
 from silos.cells import all_cells
 from silos.mode import get_current_silo, get_process_silo
@@ -34,6 +36,8 @@ CASCADE_TICK: Final = 15.0
 """Seconds between two looks at the foreign keys between silos."""
 # By name: the layer above is not imported.
 _CASCADE: Final = "hybridcloud.tombstones.schedule_hybrid_cloud_foreign_key_jobs"
+type Counts = dict[str, dict[str, int]]
+"""How many messages moved and failed, by outbox table."""
 _KICK_TTL: Final = 5
 _KICK_SHARDS: Final = 32
 _EXPIRES: Final = 10
@@ -94,7 +98,7 @@ def __getattr__(name: str) -> Any:
 
 def schedule_batch(
     silo_mode: SiloMode,
-    drain_task: Task[..., None],
+    drain_task: Task[..., Any],
     *,
     concurrency: int | None = None,
     process_outbox_backfills: bool = True,
@@ -179,11 +183,16 @@ def drain_outbox_shards(
     cell: str | None = None,
     after: Sequence[int] = (-1, 0),
     most: int | None = None,
-) -> None:
-    """Drain a cell's due shards until none is due or the budget is spent."""
+) -> dict[str, Counts]:
+    """Drain a cell's due shards until none is due or the budget is spent.
+
+    Returns how many messages moved and failed, by cell and outbox table.
+    """
+    counts = {}
     for name in [cell] if cell else cells_here():
         with assume_silo(SiloMode.CELL, cell=name):
-            _drain(SiloMode.CELL, outbox_name, name, after, most)
+            counts[name] = _drain(SiloMode.CELL, outbox_name, name, after, most)
+    return counts
 
 
 @shared_task(
@@ -194,10 +203,13 @@ def drain_outbox_shards_control(
     cell: str | None = None,  # noqa: ARG001 - the twins take the same arguments
     after: Sequence[int] = (-1, 0),
     most: int | None = None,
-) -> None:
-    """Drain control's due shards until none is due or the budget is spent."""
+) -> Counts:
+    """Drain control's due shards until none is due or the budget is spent.
+
+    Returns how many messages moved and failed, by outbox table.
+    """
     with assume_silo(SiloMode.CONTROL):
-        _drain(SiloMode.CONTROL, outbox_name, None, after, most)
+        return _drain(SiloMode.CONTROL, outbox_name, None, after, most)
 
 
 def _drain(
@@ -206,21 +218,24 @@ def _drain(
     cell: str | None,
     after: Sequence[int],
     most: int | None,
-) -> None:
+) -> Counts:
     from hybridcloud.outbox.drain.limits import LIMITS  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.drain.loop import Drainer  # noqa: PLC0415 - Django app registry
     from hybridcloud.outbox.store.tables import outbox_models  # noqa: PLC0415 - Django app registry
 
-    client = redis_client()
-    if client is not None:
+    if (redis := shared_redis()) is not None:
         # Before the drain looks for messages, so that no wake-up is lost in between.
-        client.delete(_kick_key(queue_name(mode, cell)))
+        redis.remove(_kick_key(queue_name(mode, cell)))
+    counts: Counts = {}
     for outbox in outbox_models(mode):
         if outbox_name in (None, outbox._meta.label):
-            Drainer(outbox, alias_for_model(outbox)).sweep(
+            drainer = Drainer(outbox, alias_for_model(outbox))
+            moved = drainer.sweep(
                 after=(after[0], after[1]),
                 most=min(most or LIMITS.shards_per_pass, LIMITS.shards_per_pass),
             )
+            counts[drainer.engine.tables.label] = {"moved": moved, "failed": drainer.failed}
+    return counts
 
 
 def _kick_key(queue: str) -> str:
@@ -234,13 +249,23 @@ def send_kick(outbox: type[OutboxTable], alias: str) -> None:
         return
     mode, cell = _silo_of(alias, outbox.silo_mode)
     queue = queue_name(mode, cell)
-    client = redis_client()
-    if client is not None and not client.set(_kick_key(queue), 1, nx=True, ex=_KICK_TTL):
-        return
     task = drain_outbox_shards_control if mode is SiloMode.CONTROL else drain_outbox_shards
-    task.apply_async(
-        # Few shards at once: the others of a burst are for the kicks that follow, and other threads.
-        kwargs={"outbox_name": outbox._meta.label, "cell": cell, "most": _KICK_SHARDS},
-        queue=queue,
-        retry=False,
+    if not task.app.conf.task_always_eager and not broker.may_send(task.app):
+        return
+    redis = shared_redis()
+    sent_by_another = (
+        redis is not None
+        and redis.put(_kick_key(queue), "1", seconds=_KICK_TTL, only_new=True) is False
     )
+    if sent_by_another:
+        return
+    try:
+        task.apply_async(
+            # Few shards at once: the others of a burst are for the kicks that follow, and other
+            # threads.
+            kwargs={"outbox_name": outbox._meta.label, "cell": cell, "most": _KICK_SHARDS},
+            queue=queue,
+            retry=False,
+        )
+    except OperationalError as exc:
+        broker.mute(exc)

@@ -64,7 +64,7 @@ def _state_of(connection: BaseDatabaseWrapper) -> _State:
 
 
 def _restore(connection: BaseDatabaseWrapper, before: _State) -> str:
-    """Bring a connection back to its state before a handler; say what it was in."""
+    """Bring a connection back to its state before a handler; say what was."""
     now = _state_of(connection)
     blocks, savepoints, autocommit, is_open = before
     # Inside a block the driver begins at the first statement, and COMMIT is seen by `Settlement`.

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from itertools import batched, chain
 from typing import TYPE_CHECKING, Any, Final
 
-from hybridcloud.outbox.drain.gate import is_cell_stopped
+from hybridcloud.outbox.drain.gate import is_cell_stopped, is_shard_stopped
 from hybridcloud.outbox.store import switches as kill_switches
 from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
@@ -57,6 +57,13 @@ def find_due_shards(outbox: type[OutboxTable], *, alias: str, limit: int) -> lis
         if len(found) >= limit:
             break
     return found
+
+
+def find_suspect_shards(outbox: type[OutboxTable], *, alias: str, limit: int) -> list[ShardKey]:
+    """Return keys of shards whose last drainer vanished, unless switched off."""
+    engine, switches = Engine(outbox, alias), kill_switches.current()
+    found = [ShardKey(*row) for row in engine.query("find_suspect", {"most": limit})]
+    return [key for key in found if not is_shard_stopped(switches, key)]
 
 
 def split(due: Sequence[ShardKey], parts: int) -> list[tuple[Cursor, int]]:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hybridcloud import hooks
 from hybridcloud.errors import OutboxFlushError
+from hybridcloud.logs import log_limited
 from hybridcloud.outbox.declare.category import category_name
 from hybridcloud.outbox.declare.scope import OnFailure, scope_name
-from hybridcloud.outbox.store.state import Level, Reason, backoff_s
-from hybridcloud.raised import described, summary
+from hybridcloud.outbox.store.state import Level, Reason, backoff_s, longest_backoff_s
+from hybridcloud.raised import class_name, described, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from hybridcloud.outbox.drain.coalesce import Message
-    from hybridcloud.outbox.drain.shard import Shard
+    from hybridcloud.outbox.drain.shard import FailureRow, Shard
     from hybridcloud.outbox.store.session import Engine
     from hybridcloud.outbox.store.tables import OutboxTable
 
+_LOG = logging.getLogger("hybridcloud.outbox")
 _LEVELS: Final = {
     OnFailure.BLOCK_SHARD: Level.SHARD,
     OnFailure.BLOCK_CATEGORY: Level.CATEGORY,
@@ -114,10 +117,11 @@ def setback(
 def tell_failed(
     engine: Engine, shard: Shard, message: Message, error: BaseException, **how: Any
 ) -> None:
-    """Tell listeners of a failure that was recorded.
+    """Log a failure that was recorded, and tell listeners of it.
 
     ``how`` has ``attempts``, ``dead`` and ``synchronous``.
     """
+    _log(shard, message, error, attempts=how["attempts"], dead=how["dead"])
     fact = hooks.Failed(
         outbox=engine.tables.label,
         shard=shard.key.columns(),
@@ -130,6 +134,33 @@ def tell_failed(
         **how,
     )
     hooks.tell(hooks.active.failed, fact)
+
+
+def _log(
+    shard: Shard, message: Message, error: BaseException, *, attempts: int, dead: bool
+) -> None:
+    """Log a failure: the first, and at each doubling of its attempts.
+
+    Never with its payload. One line a minute for each category and class of error.
+    """
+    cause, about = (message.category, class_name(error), dead), _describe(shard, message)
+    if isinstance(error, WorkerLostError):
+        log_limited(_LOG, logging.ERROR, cause, "%s", summary(error))
+    elif dead:
+        text = "Dead-lettered %s, at attempt %s: %s"
+        log_limited(_LOG, logging.ERROR, cause, text, about, attempts, described(error))
+    elif attempts & (attempts - 1) == 0:
+        text = "Handler of %s failed, attempt %s, next try in about %.0f s: %s"
+        first, delay = summary(error).partition("\n")[0], longest_backoff_s(attempts)
+        log_limited(_LOG, logging.WARNING, cause, text, about, attempts, delay, first)
+
+
+def log_recovered(rows: Iterable[FailureRow]) -> None:
+    """Log that what had failed has succeeded, one line a minute a category."""
+    for row in rows:
+        text = "Recovered after %s failed attempts: object %s of %s"
+        about = (row.attempts, row.object_identifier, category_name(row.category))
+        log_limited(_LOG, logging.INFO, ("recovered", row.category), text, *about)
 
 
 def worker_lost(shard: Shard, message: Message) -> WorkerLostError:

@@ -211,10 +211,13 @@ class Leases:
 
 def claim_if_due(outbox: type[OutboxTable], key: ShardKey, *, alias: str) -> Leases | None:
     """Claim a shard's lease; None if it isn't due or is taken."""
-    leases = Leases(Engine(outbox, alias))
-    if kill_switches.current().stops(key) or not leases.claim_known([key]):
+    leases, switches = Leases(Engine(outbox, alias)), kill_switches.current()
+    if switches.stops(key):
         return None
-    return leases
+    # A lost drainer's shard is not free, but for the one who drains it alone.
+    if leases.claim_known([key]) or leases.claim_suspect(switches=switches, only=[key]):
+        return leases
+    return None
 
 
 class Keeper:

@@ -59,6 +59,8 @@ class Drainer:
         self._stopped = stopped
         self._deadline = self._time_slice = inf
         self._known_switches: Switches | None = None
+        self.failed = 0
+        """Messages that failed in this drainer's sweeps."""
 
     def sweep(
         self,
@@ -202,10 +204,14 @@ class Drainer:
             deadline=inf if leases.suspect else self._deadline,
             time_slice=self._time_slice,
         ).run()
+        self.failed += done.failed
         # Handlers may have taken a while: the next claim reads the switches anew.
         self._known_switches = None
         if ahead:
             ahead.drained(self.engine, done, settled)
+            if done.freed:
+                # What a success freed came back with an old id.
+                ahead.look_again()
         return done
 
     def _take_over(self) -> int:

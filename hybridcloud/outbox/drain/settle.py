@@ -5,6 +5,7 @@ A message leaves the outbox only after its handler returned (rule 2), by its exa
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from math import inf
 from time import monotonic
@@ -14,7 +15,9 @@ from django.db import DataError, transaction
 
 from hybridcloud import hooks
 from hybridcloud.errors import OutboxTransactionError
-from hybridcloud.outbox.drain.failure import park_params
+from hybridcloud.logs import log_limited
+from hybridcloud.outbox.declare.category import category_name
+from hybridcloud.outbox.drain.failure import log_recovered, park_params
 from hybridcloud.outbox.store.session import engine_cursor, int_array
 from hybridcloud.outbox.store.state import Reason
 from hybridcloud.raised import NO_TEXT, described
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.session import Engine
 
+_LOG = logging.getLogger("hybridcloud.outbox")
 _TEXTS: Final = ("error", "traceback", "park_error")
 _ENDED: Final = (
     "The handler ended the transaction around it on {!r}: what it changed before is committed. Leave "
@@ -109,7 +113,9 @@ class Settlement:
 
     def forget(self, failures: Iterable[FailureRow]) -> None:
         """Gather failures that are settled."""
-        self._failure_ids.update(each.id for each in failures)
+        rows = list(failures)
+        self._failure_ids.update(each.id for each in rows)
+        log_recovered(rows)
 
     def park(self, message: Message, answer: Park) -> None:
         """Gather a message that moves to the parked table."""
@@ -248,6 +254,12 @@ class Settlement:
             counts = Counter(message.category for message in messages)
             label = self._engine.tables.label
             hooks.tell(hooks.active.parked, hooks.Parked(label, park.reason.value, counts))
+            if park.reason is Reason.UNKNOWN:
+                for category in counts:
+                    text = "Parked as unknown in %s: the running code has no receiver for %s"
+                    log_limited(
+                        _LOG, logging.ERROR, (label, category), text, label, category_name(category)
+                    )
         self._parks = {}
 
     def _tell(self) -> None:

@@ -151,6 +151,7 @@ class Done:
 
     Attributes:
         moved: messages that left the outbox, or were tried and failed.
+        failed: those that were tried and failed.
         emptied: shards of which everything was read, handled and deleted; nothing was parked.
         left: shards that had no time slice or have more, with the lowest id that may be left.
         newest_read: the newest id that it read; 0: none.
@@ -159,6 +160,7 @@ class Done:
     """
 
     moved: int = 0
+    failed: int = 0
     emptied: list[ShardKey] = field(default_factory=list)
     left: dict[ShardKey, int] = field(default_factory=dict)
     newest_read: int = 0

@@ -23,7 +23,7 @@ from hybridcloud.outbox.drain.read import NOTHING_KNOWN, Reader, read_all, read_
 from hybridcloud.outbox.drain.settle import Settlement
 from hybridcloud.outbox.drain.shard import Done
 from hybridcloud.outbox.store.state import Level, Reason
-from hybridcloud.raised import is_own_stop, storable
+from hybridcloud.raised import pass_on_stop, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -175,7 +175,7 @@ class Work:
         try:
             self._call(shard, message, self._gate.routes[message.category])
         except BaseException as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
-            self._go_on_after(exc)
+            pass_on_stop(exc)
             return self._failed(shard, group or Group.of(message), exc)
         self._settle.handled(message, group)
         return True
@@ -226,7 +226,7 @@ class Work:
             else:
                 call()
         except BaseException as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
-            self._go_on_after(exc)
+            pass_on_stop(exc)
             return self._failed(shard, group, exc)
         if shard.touched:
             self._free(shard, group.newest)
@@ -246,9 +246,10 @@ class Work:
         try:
             call()
         except BaseException as exc:  # noqa: BLE001 - the edge of the process: whatever a handler raises
-            self._go_on_after(exc)
+            pass_on_stop(exc)
             settle.note_error(message, exc)
             self._done.moved += 1
+            self._done.failed += 1
             self._tell(shard, message, exc, attempts=1, dead=True)
             return True
         settle.leave_dead_letters(group)
@@ -291,13 +292,9 @@ class Work:
         if not found.is_dead:
             shard.failures.hold(found.level, message.category, message.object_identifier)
             shard.hold(message)
+        self._done.failed += 1
         self._tell(shard, message, error, attempts=found.attempts, dead=found.is_dead)
         return not found.stops_shard
-
-    def _go_on_after(self, error: BaseException) -> None:
-        """Raise an exception again if it ends the process, for which nobody's message fails."""
-        if is_own_stop(error):
-            raise error
 
     def _tell(self, shard: Shard, message: Message, error: BaseException, **how: Any) -> None:
         how["synchronous"] = self._synchronous

@@ -8,6 +8,7 @@ from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
 
 if TYPE_CHECKING:
+    from hybridcloud.outbox.store.switches import Switches
     from hybridcloud.outbox.store.tables import OutboxTable
 
 
@@ -29,3 +30,15 @@ def shard_depths(
         {**dict(zip(names, ShardKey(*key).columns(), strict=True)), "depth": depth}
         for *key, depth in engine.query("depths", {"most": limit})
     ]
+
+
+def would_stop(outbox: type[OutboxTable], alias: str, switches: Switches) -> tuple[int, int]:
+    """Return how many shards and messages kill switches would stop now."""
+    shards: set[ShardKey] = set()
+    messages = 0
+    for *columns, category, count in Engine(outbox, alias).query("depths_by_category", {}):
+        key = ShardKey(*columns)
+        if switches.stops(key) or category in switches.stopped_categories(key):
+            shards.add(key)
+            messages += count
+    return len(shards), messages

@@ -186,7 +186,7 @@ class _Snapshot:
 
 
 class _PastWrappers:
-    """A cursor of the engine: users' execute wrappers do not see its statements.
+    """A cursor of the engine, whose statements users' wrappers do not see.
 
     A wrapper may put another statement in front, which ends the engine's transactions, or takes
     the place of its results. The guard between silos stays, and so does the log of queries.

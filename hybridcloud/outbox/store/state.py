@@ -22,13 +22,15 @@ FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(hours=1)
 
 
-def backoff_s(attempts: int) -> float:
-    """Return seconds until the next try: doubled at each attempt, at most 1 h.
-
-    The jitter keeps shards that failed together from coming back as a herd.
-    """
+def longest_backoff_s(attempts: int) -> float:
+    """Return seconds until the next try, doubled at each attempt; at most 1 h."""
     doubled = FIRST_DELAY.total_seconds() * 2.0 ** min(attempts - 1, 30)
-    return min(doubled, LONGEST_DELAY.total_seconds()) * (0.8 + 0.2 * random())  # noqa: S311 - no secret
+    return min(doubled, LONGEST_DELAY.total_seconds())
+
+
+def backoff_s(attempts: int) -> float:
+    """Return the same with jitter, so that shards come back one by one."""
+    return longest_backoff_s(attempts) * (0.8 + 0.2 * random())  # noqa: S311 - no secret
 
 
 # Migrations name the labels of both classes: changing one makes a migration.

@@ -6,17 +6,26 @@ any. Without a category it stops whole shards; with one it parks the messages of
 
 from __future__ import annotations
 
+import json
+import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hybridcloud import options
-from hybridcloud.outbox.declare.category import all_categories
+from hybridcloud.errors import OptionValueError
+from hybridcloud.logs import log_limited
 from hybridcloud.outbox.declare.scope import all_scopes
+from hybridcloud.outbox.store.entries import (
+    Switch,
+    check_identifiers,
+    check_switches,
+    read_identifier,
+    read_switch,
+)
 from hybridcloud.outbox.store.key import ShardKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from enum import IntEnum
+    from collections.abc import Sequence
 
 DISABLED_SHARDS: Final = "hybridcloud.disabled_shards"
 DISABLED_ORGANIZATIONS: Final = "hybrid_cloud.authentication.disabled_organization_shards"
@@ -26,24 +35,25 @@ options.register(
     DISABLED_SHARDS,
     list,
     [],
-    doc="Switches: objects with any of scope, identifier, cell, category; what is left out is any.",
+    doc="Switches: objects with any of scope, identifier, cell, category; what is left out is any. "
+    'What stops everything is {"all": true}.',
+    validate=check_switches,
 )
 options.register(
     DISABLED_ORGANIZATIONS,
     list,
     [],
-    doc="Organizations whose ORGANIZATION_SCOPE shards are stopped.",
+    doc='Organizations whose shards are stopped, in scopes with switch="organization".',
+    validate=check_identifiers,
 )
-options.register(DISABLED_USERS, list, [], doc="Users whose USER_SCOPE shards are stopped.")
-
-
-class Switch(NamedTuple):
-    """One switch; None means any."""
-
-    scope: int | None = None
-    identifier: int | None = None
-    cell: str | None = None
-    category: int | None = None
+options.register(
+    DISABLED_USERS,
+    list,
+    [],
+    doc='Users whose shards are stopped, in scopes with switch="user".',
+    validate=check_identifiers,
+)
+_LOG = logging.getLogger("hybridcloud.outbox")
 
 
 class Switches(NamedTuple):
@@ -54,7 +64,8 @@ class Switches(NamedTuple):
         categories: switches that stop a category in the shards that they name.
         scopes: scopes that are stopped in every cell.
         cells: target cells that are stopped in every scope.
-        everything: whether a switch names nothing, and so stops all.
+        everything: whether a switch stops all.
+        mistakes: what is wrong with entries that therefore stop nothing.
     """
 
     shards: tuple[Switch, ...] = ()
@@ -62,6 +73,7 @@ class Switches(NamedTuple):
     scopes: frozenset[int] = frozenset()
     cells: frozenset[str] = frozenset()
     everything: bool = False
+    mistakes: tuple[str, ...] = ()
 
     def stops(self, key: ShardKey) -> bool:
         """Say whether a switch stops the whole shard."""
@@ -100,15 +112,36 @@ class Switches(NamedTuple):
         return [ShardKey(*own, cell) for cell in cells for own in self.shards_of(cell)]
 
 
+NO_SWITCHES: Final = Switches()
+
+
 def current() -> Switches:
-    """Return the switches in force, from the runtime options."""
-    entries = (each for each in options.get(DISABLED_SHARDS) if isinstance(each, dict))
-    return _compile(
-        # As tuples, which the cache can hash.
-        tuple(tuple(sorted(entry.items())) for entry in entries),
-        tuple(options.get(DISABLED_ORGANIZATIONS)),
-        tuple(options.get(DISABLED_USERS)),
-    )
+    """Return the switches in force, from the runtime options.
+
+    Never raises: of a value with mistakes the good entries hold, and the others are logged.
+    """
+    raw = [_stored(key) for key in (DISABLED_SHARDS, DISABLED_ORGANIZATIONS, DISABLED_USERS)]
+    if not any(raw):
+        # As nearly always.
+        return NO_SWITCHES
+    found = _compile(*(json.dumps(each, sort_keys=True, default=repr) for each in raw))
+    for mistake in found.mistakes:
+        log_limited(_LOG, logging.ERROR, mistake, "Kill switch without effect: %s", mistake)
+    return found
+
+
+def compile_switches(key: str, value: Any) -> Switches:
+    """Return the switches that an option with this value would be."""
+    keys = (DISABLED_SHARDS, DISABLED_ORGANIZATIONS, DISABLED_USERS)
+    return _compile(*(json.dumps(value if each == key else []) for each in keys))
+
+
+def _stored(key: str) -> list[Any]:
+    try:
+        return list(options.get(key))
+    except OptionValueError as exc:
+        log_limited(_LOG, logging.ERROR, key, "Kill switches without effect: %s", exc)
+        return []
 
 
 def _names(switch: Switch, key: ShardKey) -> bool:
@@ -117,14 +150,27 @@ def _names(switch: Switch, key: ShardKey) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _compile(
-    raw: tuple[tuple[tuple[str, Any], ...], ...], orgs: tuple[int, ...], users: tuple[int, ...]
-) -> Switches:
-    switches = [_read(dict(entry)) for entry in raw]
-    for name, identifiers in (("ORGANIZATION_SCOPE", orgs), ("USER_SCOPE", users)):
-        for scope in all_scopes():
-            if scope.name == name:
-                switches += [Switch(scope.value, int(identifier)) for identifier in identifiers]
+def _compile(shards: str, orgs: str, users: str) -> Switches:
+    switches: list[Switch] = []
+    mistakes: list[str] = []
+    for entry in json.loads(shards):
+        try:
+            switches.append(read_switch(entry))
+        except ValueError as exc:
+            mistakes.append(f"in {DISABLED_SHARDS}, {exc}")
+    for kind, key, raw in (
+        ("organization", DISABLED_ORGANIZATIONS, orgs),
+        ("user", DISABLED_USERS, users),
+    ):
+        for each in json.loads(raw):
+            try:
+                identifier = read_identifier(each)
+            except ValueError as exc:
+                mistakes.append(f"in {key}, {exc}")
+                continue
+            switches += [
+                Switch(scope.value, identifier) for scope in all_scopes() if scope.switch == kind
+            ]
     whole = tuple(each for each in switches if each.category is None)
     scopes = (each.scope for each in whole if each == Switch(scope=each.scope))
     cells = (each.cell for each in whole if each == Switch(cell=each.cell))
@@ -134,22 +180,5 @@ def _compile(
         scopes=frozenset(scope for scope in scopes if scope is not None),
         cells=frozenset(cell for cell in cells if cell is not None),
         everything=Switch() in whole,
+        mistakes=tuple(mistakes),
     )
-
-
-def _read(entry: Mapping[str, Any]) -> Switch:
-    given = {name: value for name, value in entry.items() if value not in (None, "*", "")}
-    return Switch(
-        scope=_number(given.get("scope"), all_scopes()),
-        identifier=int(given["identifier"]) if "identifier" in given else None,
-        cell=str(given["cell"]) if "cell" in given else None,
-        category=_number(given.get("category"), all_categories()),
-    )
-
-
-def _number(value: int | str | None, members: Iterable[IntEnum]) -> int | None:
-    """Return the number of a scope or category, given by number or name."""
-    # -1 for an unknown name matches nothing, whereas None would match everything.
-    if value is None or isinstance(value, int):
-        return value
-    return next((member.value for member in members if member.name == value), -1)

@@ -63,10 +63,11 @@ class MessageColumns(models.Model):
         abstract = True
 
     def __str__(self) -> str:
-        shard = ":".join(str(value) for value in self.shard_key()[1:])
+        cell = getattr(self, "cell_name", None)
         return (
             f"message {self.pk} of {category_name(self.category)}"
-            f" object {self.object_identifier} in {scope_name(self.shard_scope)}:{shard}"
+            f" object {self.object_identifier} in {scope_name(self.shard_scope)}"
+            f":{self.shard_identifier}{f' for {cell}' if cell else ''}"
         )
 
     def shard_key(self) -> tuple[Any, ...]:

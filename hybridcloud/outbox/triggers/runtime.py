@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from hybridcloud.outbox.write.after_commit import Flush
     from hybridcloud.outbox.write.mixins import ProducingModel
 
 HEADERS_SETTING: Final = "hybridcloud.headers"
@@ -37,7 +38,7 @@ class triggered:  # noqa: N801 - used like a function; a generator would slow do
 
     __slots__ = ("_flush", "_lent", "_model", "_using")
 
-    def __init__(self, model: type[ProducingModel], using: str, flush: bool | None) -> None:  # noqa: FBT001 - fills a slot
+    def __init__(self, model: type[ProducingModel], using: str, flush: Flush) -> None:
         self._model = model
         self._using = using
         self._flush = model.default_flush if flush is None else flush

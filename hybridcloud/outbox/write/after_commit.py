@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hybridcloud import hooks
 from hybridcloud.conf import settings
@@ -22,19 +22,32 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from hybridcloud.conf import FlushMode
     from hybridcloud.outbox.store.key import ShardKey
     from hybridcloud.outbox.store.tables import OutboxTable
 
 _LOG = logging.getLogger(__name__)
 
 
+type Flush = FlushMode | bool | None
+"""Whether and how messages are flushed: True as the settings say, None as the context says."""
+type FlushChoice = Literal["sync", "kick"] | bool
+"""The same, once it was checked and the context was asked."""
+
+
+def mode_of(choice: FlushChoice) -> FlushMode | None:
+    """Return how messages are flushed; None: as the settings say."""
+    return None if isinstance(choice, bool) else choice
+
+
 class WrittenRow(NamedTuple):
-    """One message that may run at once."""
+    """One message that may run at once; ``mode``: None as the settings say."""
 
     id: int
     shard: ShardKey
     category: int
     object_identifier: int
+    mode: FlushMode | None = None
 
 
 class Batch(NamedTuple):
@@ -136,6 +149,11 @@ def _act(alias: str, batches: Sequence[Batch]) -> None:
             if own:
                 hooks.tell(hooks.active.saved, hooks.Saved(outbox._meta.label, dict(own)))
     # In cron mode they wait for the tick.
-    awaited = [batch for batch in batches if batch.flushed or batch.unseen]
-    if awaited and settings().flush != "cron":
+    waits = settings().flush == "cron"
+    awaited = [
+        batch
+        for batch in batches
+        if any(row.mode or not waits for row in batch.flushed) or (batch.unseen and not waits)
+    ]
+    if awaited:
         on_committed(alias, awaited)

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from django.db.transaction import Atomic
 
     from hybridcloud.outbox.store.tables import OutboxTable
+    from hybridcloud.outbox.write.after_commit import Flush, FlushChoice
 
 
 class _State(NamedTuple):
-    flush: bool
+    flush: FlushChoice
     buffers: Mapping[str, Buffer]
 
 
@@ -42,7 +43,7 @@ _state: ContextVar[_State] = ContextVar("hybridcloud_outbox_context", default=_O
 @contextmanager
 def outbox_context(
     inner: Atomic | None = None,
-    flush: bool | None = None,  # noqa: FBT001 - the reference's signature
+    flush: Flush = None,
 ) -> Iterator[Atomic | None]:
     """Run a block whose messages commit with it and are flushed after it.
 
@@ -53,34 +54,36 @@ def outbox_context(
     Args:
         inner: the transaction to open, such as ``transaction.atomic()``. One
             without ``using`` is opened on the current silo's database.
-        flush: whether messages saved inside are flushed after the commit; None:
-            as in the block around this one, else yes.
+        flush: whether messages saved inside are flushed after the commit, or how: ``"sync"``,
+            ``"kick"``, ``"cron"`` (not at all, like False), True as the settings say; None: as in
+            the block around this one, else yes.
 
     Yields:
         ``inner``.
 
     Raises:
         OutboxTransactionError: there is something to flush after a commit, and no transaction.
+        ValueError: ``flush`` is something else.
     """
-    flush = is_flushing(flush)
+    choice = flush_choice(flush)
     if inner is None:
-        if flush and not any(map(open_blocks, connections.all(initialized_only=True))):
+        if choice and not any(map(open_blocks, connections.all(initialized_only=True))):
             raise OutboxTransactionError(
                 "No transaction to flush after: outbox_context() was entered outside of one. Give "
                 "it one, outbox_context(transaction.atomic()), or say flush=False."
             )
         # What a block around this one gathers, it gathers here as well.
-        with _entered(_State(flush, _state.get().buffers)):
+        with _entered(_State(choice, _state.get().buffers)):
             yield None
         return
     # Django would open its default database, where the current silo's tables may not be.
     if inner.using is None:
         inner.using = current_alias()
-    with inner, _gathering(connections[inner.using], flush=flush):
+    with inner, _gathering(connections[inner.using], flush=choice):
         yield inner
 
 
-def joined_context(using: str, *, flush: bool | None) -> AbstractContextManager[Any]:
+def joined_context(using: str, *, flush: Flush) -> AbstractContextManager[Any]:
     """Gather messages like `outbox_context`, in the open transaction if any.
 
     An error that Django forgives an open transaction, such as `ProtectedError`,
@@ -88,13 +91,11 @@ def joined_context(using: str, *, flush: bool | None) -> AbstractContextManager[
     """
     connection = connections[using]
     if connection.in_atomic_block:
-        return _gathering(connection, flush=is_flushing(flush))
+        return _gathering(connection, flush=flush_choice(flush))
     return outbox_context(transaction.atomic(using=using), flush)
 
 
-def write_messages(
-    messages: Sequence[OutboxTable], *, using: str, flush: bool | None = None
-) -> None:
+def write_messages(messages: Sequence[OutboxTable], *, using: str, flush: Flush = None) -> None:
     """Check messages and write them, in the open transaction or their own.
 
     Inside an `outbox_context` with a transaction they are buffered, and get
@@ -106,7 +107,7 @@ def write_messages(
         InvalidOutboxError: a category does not belong to its scope, is unknown
             or retired, or a message was saved before. Nothing was written then.
     """
-    flush = is_flushing(flush)
+    choice = flush_choice(flush)
     # All are checked before the first is written.
     for message in messages:
         if message.pk is not None:
@@ -114,7 +115,7 @@ def write_messages(
                 f"Saved before: {message}. A message is never changed; save a new one."
             )
     headers = current_headers()
-    write_rows([as_row(each, headers=headers, flush=flush) for each in messages], using=using)
+    write_rows([as_row(each, headers=headers, flush=choice) for each in messages], using=using)
 
 
 def write_rows(rows: Sequence[Row], *, using: str) -> None:
@@ -145,9 +146,23 @@ def is_gathering() -> bool:
     return bool(_state.get().buffers)
 
 
-def is_flushing(flush: bool | None) -> bool:  # noqa: FBT001 - a value that is passed on
-    """Return what the caller or the model said, else what the context says."""
-    return _state.get().flush if flush is None else flush
+def flush_choice(flush: Flush) -> FlushChoice:
+    """Return what the caller or the model said, else what the context says.
+
+    Raises:
+        ValueError: it is not one of the choices.
+    """
+    if flush is None:
+        return _state.get().flush
+    if flush == "cron":
+        return False
+    # By identity: 1 is no choice, though it equals True.
+    if flush is True or flush is False or flush in ("sync", "kick"):
+        return flush
+    raise ValueError(
+        f"Wrong flush {flush!r}. Use 'sync', 'kick', 'cron', True (as HYBRIDCLOUD['FLUSH'] says), "
+        f"False, or None (as the context says)."
+    )
 
 
 def buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
@@ -160,7 +175,7 @@ def buffer_of(connection: BaseDatabaseWrapper) -> Buffer | None:
 
 
 @contextmanager
-def _gathering(connection: BaseDatabaseWrapper, *, flush: bool) -> Iterator[None]:
+def _gathering(connection: BaseDatabaseWrapper, *, flush: FlushChoice) -> Iterator[None]:
     """Buffer what the block writes, in the outermost block's buffer."""
     buffers = _state.get().buffers
     if buffer_of(connection) is not None:

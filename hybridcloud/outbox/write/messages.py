@@ -13,7 +13,7 @@ from hybridcloud.errors import IdentifierError, OutboxError
 from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.identifiers import identifiers_of
 from hybridcloud.outbox.write.after_commit import Batch, announce
-from hybridcloud.outbox.write.context import is_flushing, write_messages, write_rows
+from hybridcloud.outbox.write.context import flush_choice, write_messages, write_rows
 from hybridcloud.outbox.write.insert import Row, as_json
 from hybridcloud.registry import Slot
 from silos import SiloMode, find_cells_for_orgs, find_cells_for_user
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from django.db.models import Model
 
     from hybridcloud.outbox.declare.category import ControlMessage
+    from hybridcloud.outbox.write.after_commit import Flush, FlushChoice
     from hybridcloud.outbox.write.mixins import ProducingModel
     from hybridcloud.outbox.write.replicated import ReplicatedControlModel
 
@@ -53,13 +54,13 @@ def columns_payload(instance: ProducingModel) -> dict[str, Any]:
     return {name: getattr(instance, name) for name in instance.trigger_payload}
 
 
-def wake(model: type[ProducingModel], using: str, *, flush: bool | None) -> None:
+def wake(model: type[ProducingModel], using: str, *, flush: Flush) -> None:
     """Have a drainer woken after a commit whose messages triggers wrote."""
-    if is_flushing(flush):
+    if flush_choice(flush):
         announce(connections[using], Batch(model.outbox_model(), Counter(), (), unseen=True))
 
 
-def _not_ready(model: type[ProducingModel], using: str, flush: bool | None) -> NoReturn:  # noqa: FBT001 - a slot's default
+def _not_ready(model: type[ProducingModel], using: str, flush: Flush) -> NoReturn:
     del using, flush
     raise OutboxError(
         f"Apps not ready: a row of {model._meta.label} was changed, whose messages triggers write. "
@@ -67,7 +68,7 @@ def _not_ready(model: type[ProducingModel], using: str, flush: bool | None) -> N
     )
 
 
-triggered: Slot[[type[ProducingModel], str, bool | None], AbstractContextManager[None]] = Slot(
+triggered: Slot[[type[ProducingModel], str, Flush], AbstractContextManager[None]] = Slot(
     "what goes around a change whose messages triggers write", _not_ready
 )
 """Called with the model, the database and whether to flush; ``triggers`` fills it."""
@@ -79,34 +80,38 @@ def produce(
     *,
     using: str,
     deleted: bool = False,
-    flush: bool | None = None,
+    flush: Flush = None,
 ) -> int:
     """Write the messages about instances, in their order; return how many.
 
     ``deleted`` says that they are about to be deleted, ``flush`` whether the messages are flushed
     after the commit; None: as the model, else the context, says.
     """
-    flush = is_flushing(model.default_flush if flush is None else flush)
+    choice = flush_choice(model.default_flush if flush is None else flush)
     # A change whose message cannot be made must not commit.
     with transaction.mark_for_rollback_on_error(using=using):
         if model.has_default_messages():
-            rows = _default_rows(model, instances, flush=flush, deleted=deleted)
+            rows = _default_rows(model, instances, flush=choice, deleted=deleted)
             write_rows(rows, using=using)
             return len(rows)
         messages = [each for instance in instances for each in instance.messages(deleted=deleted)]
-        write_messages(messages, using=using, flush=flush)
+        write_messages(messages, using=using, flush=choice)
         return len(messages)
 
 
 def _default_rows(
-    model: type[ProducingModel], instances: Iterable[ProducingModel], *, flush: bool, deleted: bool
+    model: type[ProducingModel],
+    instances: Iterable[ProducingModel],
+    *,
+    flush: FlushChoice,
+    deleted: bool,
 ) -> list[Row]:
     """Do what the default hooks do, with no instance for each message."""
     category, scope = model.category.value, model.category.get_scope()
     # A retired category is refused.
     validated_scope(scope.value, category)
     number, coalesces, outbox = scope.value, scope.policy.coalesce, model.outbox_model()
-    headers = as_json(outbox, "headers", current_headers())
+    headers = as_json(outbox, "headers", current_headers(), of="the headers")
     has_payload = not uses_default(model, "payload_for_update")
     targets = _targets(model, deleted=deleted) if outbox.silo_mode is SiloMode.CONTROL else None
     identify = identifiers_of(scope, model)
@@ -115,7 +120,8 @@ def _default_rows(
         shard, about = identify(instance)
         payload = None
         if has_payload:
-            payload = as_json(outbox, "payload", instance.payload_for_update())
+            of = f"the payload of {model._meta.label} {instance.pk}, {model.category.name}"
+            payload = as_json(outbox, "payload", instance.payload_for_update(), of=of)
         own = (number, shard)
         rows += [
             Row(

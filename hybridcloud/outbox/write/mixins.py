@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from hybridcloud.outbox.declare.cell_mapping import TriggerCells
     from hybridcloud.outbox.store.tables import OutboxTable
+    from hybridcloud.outbox.write.after_commit import Flush
     from silos import SiloMode
 
 
@@ -44,7 +45,8 @@ class ProducingModel(models.Model):
     """What producing models share; subclass one of the public mixins.
 
     Attributes:
-        default_flush: flush the messages after the commit; None: as the context says, else yes.
+        default_flush: whether, or how (``"sync"``, ``"kick"``, ``"cron"``), messages are flushed after
+            the commit; True: as the settings say; None: as the context says, else yes.
         replication_version: raise it to have the existing rows replicated again.
         outbox_type: a second outbox table for the messages; None: the first of the settings.
         shard_key: path to the shard identifier (``"provider.organization_id"``); None: the scope's.
@@ -54,7 +56,7 @@ class ProducingModel(models.Model):
         trigger_cells: with triggers in control, the cells to tell: ``"all"`` or a `CellMapping`.
     """
 
-    default_flush: ClassVar[bool | None] = None
+    default_flush: ClassVar[Flush] = None
     replication_version: ClassVar[int] = 1
     outbox_type: ClassVar[type[OutboxTable] | None] = None
     shard_key: ClassVar[str | None] = None
@@ -105,7 +107,7 @@ class ProducingModel(models.Model):
     def prepare_outboxes(
         self,
         outbox_before_super: bool,  # noqa: FBT001 - the reference's signature
-        flush: bool | None = None,  # noqa: FBT001
+        flush: Flush = None,
         *,
         using: str | None = None,
     ) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Which changes can write their messages in their own statement, and how a save does.
+"""Whether a change can write its messages in its own statement.
 
 A save with its message is then one statement, and outside of a transaction its own transaction:
 it takes as many round trips as a save without a message.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, models
+from django.db import connections
 from django.db.models import Field, Model
 from django.db.models.signals import post_save, pre_save
 
-from hybridcloud.outbox.declare.identifiers import shard_field
+from hybridcloud.outbox.declare.identifiers import is_integer, shard_field
 from hybridcloud.outbox.write.after_commit import announce
 from hybridcloud.outbox.write.context import buffer_of
 from hybridcloud.outbox.write.messages import produce, uses_default
@@ -52,15 +52,9 @@ def _has_both_columns(model: type[ProducingModel], scope: OutboxScope) -> bool:
         shard is not None
         and not shard.null
         and not concrete._meta.parents
-        and _is_integer(shard)
-        and _is_integer(concrete._meta.pk)
+        and is_integer(shard)
+        and is_integer(concrete._meta.pk)
     )
-
-
-def _is_integer(field: Any) -> bool:
-    while isinstance(field, models.ForeignKey):
-        field = field.target_field
-    return isinstance(field, models.IntegerField)
 
 
 def _scope_to_combine(

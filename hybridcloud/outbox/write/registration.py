@@ -8,6 +8,7 @@ from django.db.models.signals import class_prepared
 
 from hybridcloud.errors import ConfigurationError
 from hybridcloud.outbox.declare.category import OutboxCategory, connected_models
+from hybridcloud.outbox.write.context import flush_choice
 from hybridcloud.outbox.write.deletions import listen_to_deletions, update_through_managers
 from hybridcloud.outbox.write.messages import columns_payload, is_triggered, uses_default
 from silos import SiloMode
@@ -40,6 +41,7 @@ def register(model: type[ProducingModel]) -> None:
 
     A category that another model has is a `RegistryError`.
     """
+    _check_flush(model)
     root = root_of(model)
     update_through_managers(model)
     concrete: Any = model._meta.concrete_model
@@ -70,6 +72,13 @@ def register(model: type[ProducingModel]) -> None:
             f"Another category of {model._meta.label}: it is {category.name}, and {root._meta.label}"
             f", whose rows it shares, has {root.category.name}. Leave it out on the child."
         )
+
+
+def _check_flush(model: type[ProducingModel]) -> None:
+    try:
+        flush_choice(model.default_flush)
+    except ValueError as exc:
+        raise ConfigurationError(f"Wrong default_flush of {model._meta.label}: {exc}") from exc
 
 
 def freeze_connected_models() -> None:

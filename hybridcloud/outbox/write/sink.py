@@ -20,8 +20,8 @@ from hybridcloud.outbox.declare.category import validated_scope
 from hybridcloud.outbox.declare.identifiers import shard_field
 from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.tables import quoted, table_names
-from hybridcloud.outbox.write.after_commit import Batch, WrittenRow
-from hybridcloud.outbox.write.context import is_flushing
+from hybridcloud.outbox.write.after_commit import Batch, WrittenRow, mode_of
+from hybridcloud.outbox.write.context import flush_choice
 from hybridcloud.outbox.write.insert import as_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from hybridcloud.outbox.declare.scope import OutboxScope
     from hybridcloud.outbox.store.tables import OutboxTable
+    from hybridcloud.outbox.write.after_commit import Flush
     from hybridcloud.outbox.write.mixins import ProducingModel
 
 _OURS: Final = ("hc_id", "hc_shard", "hc_object")
@@ -46,19 +47,19 @@ class Sink:
     """
 
     def __init__(
-        self, model: type[ProducingModel], scope: OutboxScope, *, one_row: bool, flush: bool | None
+        self, model: type[ProducingModel], scope: OutboxScope, *, one_row: bool, flush: Flush
     ) -> None:
         validated_scope(scope.value, model.category.value)
         self.batch: Batch | None = None
         self._model = model
         self._scope = scope
         self._one_row = one_row
-        self._is_flushed = is_flushing(model.default_flush if flush is None else flush)
+        self._flush = flush_choice(model.default_flush if flush is None else flush)
         self._outbox = model.outbox_model()
         self._open = 0
 
     def is_for(self, model: type[Model]) -> bool:
-        """Say whether the statement is on the table of a model, and not written yet."""
+        """Say whether the statement is on a model's table, and not written yet."""
         return self.batch is None and model._meta.db_table == self._model._meta.db_table
 
     def wrap(self, text: str, params: Any, *, returning: bool) -> tuple[str, tuple[Any, ...]]:
@@ -74,7 +75,7 @@ class Sink:
         else:
             # In the order of the objects, as `_locked` of `bulk_update` gives them their ids.
             wrapped = f"{rows} {messages}"
-        headers = as_json(self._outbox, "headers", current_headers())
+        headers = as_json(self._outbox, "headers", current_headers(), of="the headers")
         self._open += 1
         own = (self._scope.value, self._model.category.value, headers)
         return wrapped, (*params, *own)
@@ -120,8 +121,8 @@ class Sink:
             )
         scope, category = self._scope.value, self._model.category.value
         rows = [
-            WrittenRow(identifier, ShardKey(scope, shard), category, about)
-            for identifier, shard, about in (written if self._is_flushed else ())
+            WrittenRow(identifier, ShardKey(scope, shard), category, about, mode_of(self._flush))
+            for identifier, shard, about in (written if self._flush else ())
         ]
         self.batch = Batch(self._outbox, Counter({category: len(written)}), rows)
 
@@ -150,7 +151,7 @@ def _texts(
 
 
 class Telling(NamedTuple):
-    """Rows of which a save or a bulk operation tells, and the sink if SQL does."""
+    """Rows of which a save or a bulk operation tells; the sink if SQL does."""
 
     rows: frozenset[int]
     sink: Sink | None
@@ -161,7 +162,7 @@ _telling: ContextVar[tuple[Telling, ...]] = ContextVar("hybridcloud_telling", de
 
 @contextmanager
 def telling(rows: Collection[Model], sink: Sink | None = None) -> Iterator[None]:
-    """Say that what a block writes of these instances is told of by its caller."""
+    """Say that the caller tells of what a block writes of these rows."""
     token = _telling.set((*_telling.get(), Telling(frozenset(map(id, rows)), sink)))
     try:
         yield
@@ -170,7 +171,7 @@ def telling(rows: Collection[Model], sink: Sink | None = None) -> Iterator[None]
 
 
 def is_told(row: Model) -> bool:
-    """Say whether somebody up the stack tells of an instance that is being saved."""
+    """Say whether a caller tells of an instance that is being saved."""
     # By identity: a hook that runs with a save may write other rows, also equal ones.
     return any(id(row) in each.rows for each in _telling.get())
 

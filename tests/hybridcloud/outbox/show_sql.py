@@ -30,6 +30,7 @@ PARAMS: dict[str, Any] = {
     "off": [],
     "off_scopes": [],
     "off_cells": [],
+    "off_lanes": [],
     "off_shard_scopes": [],
     "off_shards": [],
     "categories": "{1}",

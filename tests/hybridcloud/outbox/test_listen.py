@@ -14,6 +14,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connections
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 
 from hybridcloud.conf import settings
 from hybridcloud.errors import ConfigurationError
@@ -93,17 +94,12 @@ def test_a_commit_reaches_its_handler_without_polling(by_notify: None) -> None:
 
 
 def test_a_notification_is_a_statement_of_its_own_after_the_commit(by_notify: None) -> None:
-    seen: list[str] = []
-
-    def watch(execute: Any, sql: str, params: Any, many: Any, context: Any) -> Any:
-        seen.append(sql)
-        return execute(sql, params, many, context)
-
-    with listened() as listener, connections[US].execute_wrapper(watch):
+    with listened() as listener, CaptureQueriesContext(connections[US]) as queries:
         write(message(), flush=True)
         (heard,) = listener.notifies(timeout=WAIT, stop_after=1)
         assert (heard.channel, heard.payload) == (channel_of(CellOutbox), "")
         assert heard.pid != connections[US].connection.info.backend_pid
+        seen = [each["sql"] for each in queries.captured_queries]
         assert seen
         assert not [sql for sql in seen if "notify" in sql.lower()]
     notifier().close()

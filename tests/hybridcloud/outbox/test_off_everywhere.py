@@ -183,7 +183,7 @@ def test_what_no_switch_stops_is_claimed(claim: str) -> None:
 def test_everything_off_stops_every_claim(claim: str) -> None:
     targets.send("us", shard=1)
     targets.send("eu", shard=2, obj=2)
-    with targets.listening() as calls, override_options({DISABLED_SHARDS: [{}]}):
+    with targets.listening() as calls, override_options({DISABLED_SHARDS: [{"all": True}]}):
         CLAIMS[claim]()
     assert (calls, targets.left()) == ([], ["eu", "us"])
 

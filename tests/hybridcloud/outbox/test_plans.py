@@ -205,7 +205,13 @@ class Bench:
         }
         bounds = {"after": first, "first": first + 100, "bound": 10**12, "passed": first}
         lists = {"ids": ids, "park_ids": ids, "parked_ids": ids, "failure_ids": ids, "tokens": [77]}
-        switches: dict[str, Any] = {"off": [], "off_scopes": [], "off_cells": [], "only": None}
+        switches: dict[str, Any] = {
+            "off": [],
+            "off_scopes": [],
+            "off_cells": [],
+            "off_lanes": [],
+            "only": None,
+        }
         switches |= {"off_shard_scopes": [], "off_shards": []}
         claim = {"owner": "me", "token": 77, "lease": 15, "handling": 1, "heed": True, "most": 256}
         cursor = {"cell": "us", "scope": -1, "identifier": 0}
@@ -231,8 +237,8 @@ SIDES: Final = pytest.mark.parametrize(
 )
 # What drainers ask of all shards, of all leases, of all that is parked.
 OF_ALL: Final = {
-    *("find_due", "claim_due", "depths", "ahead", "behind"),
-    *("claim_suspect", "renew", "stale", "sweep_leases", "sweep_failures"),
+    *("find_due", "claim_due", "depths", "depths_by_category", "ahead", "behind"),
+    *("claim_suspect", "find_suspect", "renew", "stale", "sweep_leases", "sweep_failures"),
     *("any_parked", "next_delayed", "find_dead", "forget_attempts"),
 }
 DELAYED, UNKNOWN, HELD, FREED_CATEGORY = range(4)

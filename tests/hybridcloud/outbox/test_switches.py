@@ -21,7 +21,7 @@ SWITCHES: list[dict[str, Any]] = [
     {"scope": "PLAIN", "identifier": 1},
     {"scope": Lane.PLAIN.value},
     {"identifier": 1},
-    {"scope": "*", "identifier": "*"},
+    {"all": True},
 ]
 
 

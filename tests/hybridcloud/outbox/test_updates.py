@@ -326,7 +326,7 @@ class TestWhileOthersWrite:
             OrganizationMember.objects.update(role="X")
         (written,) = flushed
         (row,) = written.rows
-        assert row == (last_id(), ShardKey(0, org.id), 3, member.id)
+        assert row[:4] == (last_id(), ShardKey(0, org.id), 3, member.id)
 
     def test_an_update_that_is_not_flushed_is_counted(
         self, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ import pytest
 from django.core.serializers.base import DeserializedObject
 from django.db import connections, models, transaction
 from django.db.models import Value
+from django.test.utils import CaptureQueriesContext
 
 from hybridcloud.errors import OutboxError
 from hybridcloud.outbox import outbox_context
@@ -24,7 +25,7 @@ from hybridcloud.outbox.write.querysets import ProducingQuerySet
 from .conftest import ALIASES
 from .engine import US, Kind, drain_us, ids, listening, put
 from .writing import recorded, rolled_back
-from .zoo import Animal, Beast, Bird, House, Label, Pen, Visit
+from .zoo import Animal, Beast, Label, Pen, Visit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -276,8 +277,6 @@ def test_drains_go_past_wrappers(wrapper: str) -> None:
 
 
 def test_the_engines_statements_are_in_the_log_of_queries() -> None:
-    from django.test.utils import CaptureQueriesContext
-
     put()
     with CaptureQueriesContext(connections[US]) as queries, listening(Kind.PLAIN):
         drain_us()
@@ -346,9 +345,6 @@ def test_a_queryset_with_a_compiler_of_its_own_keeps_its_messages() -> None:
 def test_a_change_that_goes_past_its_compiler_is_an_error_and_rolled_back() -> None:
     pen = _saved()
 
-    class Past(ProducingQuerySet[Any]):
-        pass
-
     def raw(self: Any, *_: Any, **__: Any) -> int:
         with connections[US].cursor() as cursor:
             cursor.execute("UPDATE zoo_pen SET name = 'past' WHERE id = %s", [pen.pk])
@@ -360,12 +356,11 @@ def test_a_change_that_goes_past_its_compiler_is_an_error_and_rolled_back() -> N
             pytest.raises(OutboxError, match="did not carry them"),
             transaction.atomic(using=US),
         ):
-            Past(Pen, using=US).update(name="past")
+            ProducingQuerySet(Pen, using=US).update(name="past")
     assert Pen.objects.get(pk=pen.pk).name == "x"
 
 
 def test_a_table_in_another_schema_has_its_messages() -> None:
-    """By the quoting trick that Django documents for no database and everybody uses."""
     with connections[US].cursor() as cursor:
         cursor.execute("CREATE SCHEMA apart")
         cursor.execute("ALTER TABLE zoo_pen SET SCHEMA apart")
@@ -402,60 +397,3 @@ def test_an_update_by_an_expression_and_a_subquery_is_carried() -> None:
         Pen.objects.filter(pk__in=mine.values("pen")).update(name="r")
     assert [each[3] for each in made] == [pen.pk, pen.pk]
     del label
-
-
-class TestLoading:
-    """`loaddata`, deserialized objects and `save_base()` tell, too."""
-
-    def load(self, *rows: models.Model) -> None:
-        for each in rows:
-            DeserializedObject(each).save(using=US)
-
-    def test_a_row_that_exists_is_told_of_again(self) -> None:
-        pen = _saved()
-        with recorded() as made:
-            self.load(pen)
-        assert [each[3] for each in made] == [pen.pk]
-
-    def test_a_row_whose_message_python_makes_is_told_of(self) -> None:
-        pen = _saved()
-        animal, key = Animal.objects.create(pen=pen), next(_keys)
-        with recorded() as made:
-            self.load(Label(pk=key, animal=animal))
-        assert [each[1:4] for each in made] == [(pen.pk, Beast.LABEL.value, key)]
-
-    def test_both_tables_of_a_child_tell_of_one_object(self) -> None:
-        bird = Bird.objects.create(pen=_saved())
-        with recorded() as made:
-            self.load(bird, Animal.objects.get(pk=bird.pk))
-        assert {each[3] for each in made} == {bird.pk}
-
-    def test_a_load_that_rolls_back_takes_its_messages_along(self) -> None:
-        with recorded() as made, rolled_back(transaction.atomic(using=US)):
-            self.load(Pen(pk=next(_keys)))
-        assert made == []
-
-    def test_a_row_that_cannot_be_told_of_is_not_loaded(self) -> None:
-        key = next(_keys)
-        with pytest.raises(Exception, match="pen"), transaction.atomic(using=US):
-            self.load(Visit(pk=key, pen=None))
-        assert not Visit.objects.filter(pk=key).exists()
-
-    def test_a_row_that_a_hook_of_a_save_loads_is_told_of(self) -> None:
-        from django.db.models.signals import pre_save
-
-        key = next(_keys)
-
-        def hook(**_: Any) -> None:
-            self.load(Pen(pk=key))
-
-        pre_save.connect(hook, sender=Animal)
-        try:
-            with recorded() as made:
-                animal = Animal.objects.create(pen=_saved(), house=House.objects.create())
-        finally:
-            pre_save.disconnect(hook, sender=Animal)
-        assert {each[2:4] for each in made} == {
-            (Beast.PEN.value, key),
-            (Beast.ANIMAL.value, animal.pk),
-        }

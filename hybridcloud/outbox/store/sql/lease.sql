@@ -40,6 +40,13 @@ UPDATE {lease} l
   FROM c WHERE ({l_key}) = ({c_key})
 RETURNING {l_shard}, l.handling
 
+-- name: find_suspect
+-- The shards whose last drainer vanished, without claiming one.
+SELECT {l_shard} FROM {lease} l
+ WHERE l.until <= clock_timestamp()
+   AND (l.handling IS NOT NULL OR EXISTS (SELECT 1 FROM {outbox} o WHERE ({o_key}) = ({l_key})))
+ ORDER BY l.until LIMIT %(most)s
+
 -- name: claim_crashed
 -- One shard of a group whose last failure was a crash, once it is due: always tried alone. From the
 -- failures on: as a join it may begin with the whole outbox.

@@ -1,0 +1,87 @@
+"""`loaddata`, deserialized objects and `save_base()` tell, too."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.serializers.base import DeserializedObject
+from django.db import connections, transaction
+
+from .conftest import ALIASES
+from .engine import US
+from .writing import recorded, rolled_back
+from .zoo import Animal, Beast, Bird, House, Label, Pen, Visit
+
+if TYPE_CHECKING:
+    from django.db import models
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases=ALIASES),
+    pytest.mark.usefixtures("unflushed_us", "zoo"),
+]
+_keys = count(2_000_000)
+
+
+def _saved() -> Pen:
+    with connections[US].cursor() as cursor:
+        cursor.execute("INSERT INTO zoo_pen (name) VALUES ('x') RETURNING id")
+        return Pen.objects.get(pk=cursor.fetchone()[0])
+
+
+class TestLoading:
+    """`loaddata`, deserialized objects and `save_base()` tell, too."""
+
+    def load(self, *rows: models.Model) -> None:
+        for each in rows:
+            DeserializedObject(each).save(using=US)
+
+    def test_a_row_that_exists_is_told_of_again(self) -> None:
+        pen = _saved()
+        with recorded() as made:
+            self.load(pen)
+        assert [each[3] for each in made] == [pen.pk]
+
+    def test_a_row_whose_message_python_makes_is_told_of(self) -> None:
+        pen = _saved()
+        animal, key = Animal.objects.create(pen=pen), next(_keys)
+        with recorded() as made:
+            self.load(Label(pk=key, animal=animal))
+        assert [each[1:4] for each in made] == [(pen.pk, Beast.LABEL.value, key)]
+
+    def test_both_tables_of_a_child_tell_of_one_object(self) -> None:
+        bird = Bird.objects.create(pen=_saved())
+        with recorded() as made:
+            self.load(bird, Animal.objects.get(pk=bird.pk))
+        assert {each[3] for each in made} == {bird.pk}
+
+    def test_a_load_that_rolls_back_takes_its_messages_along(self) -> None:
+        with recorded() as made, rolled_back(transaction.atomic(using=US)):
+            self.load(Pen(pk=next(_keys)))
+        assert made == []
+
+    def test_a_row_that_cannot_be_told_of_is_not_loaded(self) -> None:
+        key = next(_keys)
+        with pytest.raises(Exception, match="pen"), transaction.atomic(using=US):
+            self.load(Visit(pk=key, pen=None))
+        assert not Visit.objects.filter(pk=key).exists()
+
+    def test_a_row_that_a_hook_of_a_save_loads_is_told_of(self) -> None:
+        from django.db.models.signals import pre_save
+
+        key = next(_keys)
+
+        def hook(**_: Any) -> None:
+            self.load(Pen(pk=key))
+
+        pre_save.connect(hook, sender=Animal)
+        try:
+            with recorded() as made:
+                animal = Animal.objects.create(pen=_saved(), house=House.objects.create())
+        finally:
+            pre_save.disconnect(hook, sender=Animal)
+        assert {each[2:4] for each in made} == {
+            (Beast.PEN.value, key),
+            (Beast.ANIMAL.value, animal.pk),
+        }
