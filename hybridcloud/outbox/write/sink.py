@@ -136,7 +136,9 @@ def _texts(
     model: type[ProducingModel], scope: OutboxScope, outbox: type[OutboxTable]
 ) -> tuple[str, str]:
     """Return the columns that make a message, and its INSERT."""
-    shard, pk, table = shard_field(scope, model), model._meta.pk, quoted(model._meta.db_table)
+    shard, pk, table = shard_field(scope, model), model._meta.pk, model._meta.db_table
+    # As Django quotes it, by which a table may be of another schema: 'apart"."table'.
+    table = table if table.startswith('"') and table.endswith('"') else f'"{table}"'
     columns = ", ".join(
         f"{table}.{quoted(str(field and field.column))} AS {name}"
         for field, name in ((pk, "hc_about"), (shard, "hc_of"))
