@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.acme import outbox_receivers
 from fixtures.acme.categories import Category
-from hybridcloud.checks.handlers import check_receivers, receivers_of
+from hybridcloud.checks.handlers import check_receivers, check_senders, receivers_of
 from hybridcloud.outbox import process_cell_outbox, process_control_outbox
 
 
@@ -45,3 +45,29 @@ def test_what_hears_everything_is_no_categorys_own() -> None:
     finally:
         process_cell_outbox.disconnect(listen_to_all)
     assert found == [outbox_receivers.process_team_update]
+
+
+def test_acmes_receivers_are_called() -> None:
+    assert check_senders() == []
+
+
+def test_e018_a_receiver_of_the_other_silos_signal() -> None:
+    process_control_outbox.connect(listen_to_all, sender=Category.ORGANIZATION_MEMBER_UPDATE)
+    try:
+        (found,) = check_senders()
+    finally:
+        process_control_outbox.disconnect(listen_to_all, sender=Category.ORGANIZATION_MEMBER_UPDATE)
+    assert (found.id, found.obj) == ("hybridcloud.E018", listen_to_all)
+    assert "is never called: ORGANIZATION_MEMBER_UPDATE" in found.msg
+    assert "whose messages are in cells" in found.msg
+
+
+@pytest.mark.parametrize("signal", [process_cell_outbox, process_control_outbox])
+def test_e018_a_receiver_without_a_sender(signal: Any) -> None:
+    signal.connect(listen_to_all)
+    try:
+        (found,) = check_senders()
+    finally:
+        signal.disconnect(listen_to_all)
+    assert (found.id, found.obj) == ("hybridcloud.E018", listen_to_all)
+    assert "sender=" in str(found.hint)

@@ -219,6 +219,42 @@ def test_a_manager_of_both_and_plain_secondary_managers_are_fine() -> None:
     assert ids(field(Handlers, ReplicatedCellModel, Base, objects=Both(), plain=Plain())) == []
 
 
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        (
+            {"id": models.UUIDField(primary_key=True)},
+            "No object identifier for messages of checks.Field: id of checks.Field is a UUIDField",
+        ),
+        ({"slug": models.SlugField(primary_key=True)}, "slug of checks.Field is a SlugField"),
+        (
+            {"pk": models.CompositePrimaryKey("farm_id", "row"), "row": models.IntegerField()},
+            "pk of checks.Field is a CompositePrimaryKey",
+        ),
+        (
+            {"farm_id": models.TextField()},
+            "No shard identifier for messages of checks.Field: farm_id of checks.Field is a TextField",
+        ),
+        (
+            {
+                "farm_id": None,
+                "shard_key": "project_id",
+                "project": models.ForeignKey(
+                    Project, models.CASCADE, to_field="slug", related_name="+"
+                ),
+            },
+            "project of checks.Field is a ForeignKey",
+        ),
+    ],
+    ids=["a UUID", "a text", "several columns", "a shard of text", "a key of text"],
+)
+def test_e017_a_key_that_is_not_an_integer(members: dict[str, Any], says: str) -> None:
+    """Told by a plain check, neither at import nor at the first save."""
+    model = field(**members)
+    assert ids(model) == ["hybridcloud.E017"]
+    assert says in text(model)
+
+
 def test_e014_a_replicated_model_without_handlers() -> None:
     model = field(ReplicatedCellModel)
     assert ids(model) == ["hybridcloud.E014"]
