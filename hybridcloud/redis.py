@@ -94,16 +94,15 @@ def shared_redis() -> SharedRedis | None:
 def redis_client() -> Redis | None:
     """Return a client whose errors its user bears; for tests and tools."""
     url = settings().redis_url
-    return None if url is None else _client(url, os.getpid())
+    return None if url is None else _own(url, os.getpid())
 
 
 @lru_cache(maxsize=4)
-def _shared(url: str, pid: int) -> SharedRedis:
-    return SharedRedis(lambda: _client(url, pid))
+def _shared(url: str, _pid: int) -> SharedRedis:
+    return SharedRedis(lambda: _client(url))
 
 
-@lru_cache(maxsize=4)
-def _client(url: str, _pid: int) -> Redis:
+def _client(url: str) -> Redis:
     from redis import Redis  # noqa: PLC0415 - optional dependency in effect: only where the setting is set
     from redis.backoff import NoBackoff  # noqa: PLC0415
     from redis.retry import Retry  # noqa: PLC0415
@@ -116,3 +115,10 @@ def _client(url: str, _pid: int) -> Redis:
         decode_responses=True,
         retry=Retry(NoBackoff(), 0),
     )
+
+
+@lru_cache(maxsize=4)
+def _own(url: str, _pid: int) -> Redis:
+    from redis import Redis  # noqa: PLC0415
+
+    return Redis.from_url(url, decode_responses=True)

@@ -60,7 +60,8 @@ def update_instance(instance: ProducingModel, fields: dict[str, Any], *, using: 
     for name, value in fields.items():
         if name not in computed:
             setattr(instance, name, value)
-    # Only the database knows what its expressions came to.
+    # Only the database knows what its expressions came to, and what it computes of other columns.
+    computed += [field.name for field in instance._meta.concrete_fields if field.generated]
     if computed and rows:
         instance.refresh_from_db(using=using, fields=computed)
     return rows

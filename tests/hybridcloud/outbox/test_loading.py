@@ -12,7 +12,7 @@ from django.db import connections, transaction
 from .conftest import ALIASES
 from .engine import US
 from .writing import recorded, rolled_back
-from .zoo import Animal, Beast, Bird, House, Label, Pen, Visit
+from .zoo import Animal, Beast, Bird, Cage, House, Label, Pen, Visit
 
 if TYPE_CHECKING:
     from django.db import models
@@ -28,6 +28,14 @@ def _saved() -> Pen:
     with connections[US].cursor() as cursor:
         cursor.execute("INSERT INTO zoo_pen (name) VALUES ('x') RETURNING id")
         return Pen.objects.get(pk=cursor.fetchone()[0])
+
+
+def test_an_update_of_an_instance_reads_what_the_database_computes() -> None:
+    cage = Cage.objects.create(width=2)
+    with recorded() as made:
+        assert cage.update(width=3) == 1
+    assert (cage.width, cage.area) == (3, 9)
+    assert [each[3] for each in made] == [cage.pk]
 
 
 class TestLoading:

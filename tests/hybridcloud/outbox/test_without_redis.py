@@ -99,10 +99,8 @@ def url(request: pytest.FixtureRequest, settings: SettingsWrapper) -> Iterator[s
     logs.forget_limits()
     broker.forget()
     shared._shared.cache_clear()
-    shared._client.cache_clear()
     yield made
     shared._shared.cache_clear()
-    shared._client.cache_clear()
     if server is not None:
         server.close()
 

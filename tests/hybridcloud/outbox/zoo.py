@@ -34,12 +34,13 @@ class Beast(OutboxCategory):
     NEST = 9106
     HERD = 9107
     TAG = 9108
+    CAGE = 9109
 
 
 class Zoo(OutboxScope, categories=Beast):
     PEN = scope_categories(
         9100,
-        {Beast.PEN, Beast.ANIMAL, Beast.LABEL, Beast.VISIT, Beast.NEST, Beast.HERD, Beast.TAG},
+        {*Beast} - {Beast.TICKET, Beast.KEEPER},
         shard_key="pen_id",
         owner="zoo.Pen",
     )
@@ -210,6 +211,23 @@ with connected_models.opened():
             app_label = "zoo"
             apps = zoo_apps
 
+    @cell_silo_model
+    class Cage(Handled, ReplicatedCellModel):
+        """The database computes one of its columns."""
+
+        category = Beast.CAGE
+        pen_id = models.BigIntegerField(default=1)
+        width = models.IntegerField(default=1)
+        area = models.GeneratedField(
+            expression=models.F("width") * models.F("width"),
+            output_field=models.IntegerField(),
+            db_persist=True,
+        )
+
+        class Meta:
+            app_label = "zoo"
+            apps = zoo_apps
+
     @control_silo_model
     class Keeper(Handled, ReplicatedControlModel):
         """It goes to the cell of its organization, by default."""
@@ -225,5 +243,5 @@ with connected_models.opened():
             apps = zoo_apps
 
 
-CELL_MODELS = (House, Pen, Animal, Bird, Label, Visit, Ticket, Nest, Herd, Tag)
+CELL_MODELS = (House, Pen, Animal, Bird, Label, Visit, Ticket, Nest, Herd, Tag, Cage)
 CONTROL_MODELS = (Keeper,)
