@@ -218,7 +218,7 @@ class TestBroker:
                 each.setblocking(False)
                 each.connect_ex(full.getsockname())
             port = 1 if kind == "refused" else full.getsockname()[1]
-            app = Celery("test", broker=f"amqp://127.0.0.1:{port}//")
+            app = Celery("test", broker=f"amqp://127.0.0.1:{port}//", set_as_current=False)
             begun = monotonic()
             broker.may_send(app)
             assert monotonic() - begun < 0.6
@@ -233,7 +233,7 @@ class TestBroker:
             assert len(said) == 1
 
     def test_one_in_memory_is_not_tried(self) -> None:
-        assert broker.may_send(Celery("test", broker="memory://"))
+        assert broker.may_send(Celery("test", broker="memory://", set_as_current=False))
 
     def test_a_check_names_the_missing_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from hybridcloud.checks import celery as checks
