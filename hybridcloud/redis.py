@@ -104,8 +104,8 @@ def _shared(url: str, _pid: int) -> SharedRedis:
 
 def _client(url: str) -> Redis:
     from redis import Redis  # noqa: PLC0415 - optional dependency in effect: only where the setting is set
-    from redis.backoff import NoBackoff  # noqa: PLC0415
-    from redis.retry import Retry  # noqa: PLC0415
+    from redis.backoff import NoBackoff  # noqa: PLC0415 - optional dependency in effect
+    from redis.retry import Retry  # noqa: PLC0415 - optional dependency in effect
 
     # No retries of its own, each of which would cost the time-out again.
     return Redis.from_url(
@@ -119,6 +119,6 @@ def _client(url: str) -> Redis:
 
 @lru_cache(maxsize=4)
 def _own(url: str, _pid: int) -> Redis:
-    from redis import Redis  # noqa: PLC0415
+    from redis import Redis  # noqa: PLC0415 - optional dependency in effect
 
     return Redis.from_url(url, decode_responses=True)
