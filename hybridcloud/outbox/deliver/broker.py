@@ -22,21 +22,22 @@ TIMEOUT: Final = 0.3
 MUTE: Final = 10.0
 """Seconds for which a broker that was not reached is not tried again."""
 
-_state: dict[str, float] = {}
+# By process, since a fork has connections of its own: until when nothing is tried.
+_muted_until: dict[int, float] = {}
+_reached_until: dict[int, float] = {}
 
 
 def may_send(app: Celery) -> bool:
     """Say whether the broker can be reached, as far as that is known."""
-    key = f"{os.getpid()}"
-    now = monotonic()
-    if now < _state.get(key, now):
+    pid, now = os.getpid(), monotonic()
+    if now < _muted_until.get(pid, now):
         return False
-    if key in _state and now - _state[key] < MUTE:
-        # Reached a moment ago.
+    # Behind a mute it is tried again, whenever it was reached before.
+    if now < _reached_until.get(pid, now):
         return True
     error = _try(app)
     if error is None:
-        _state[key] = now
+        _reached_until[pid] = now + MUTE
         return True
     mute(error)
     return False
@@ -44,14 +45,17 @@ def may_send(app: Celery) -> bool:
 
 def mute(error: object) -> None:
     """Leave the broker alone for a while; the tick finds the messages then."""
-    _state[f"{os.getpid()}"] = monotonic() + MUTE
+    pid = os.getpid()
+    _muted_until[pid] = monotonic() + MUTE
+    _reached_until.pop(pid, None)
     message = "No kicks for %s s, the tick drains: the broker of Celery is not reached: %s"
     log_limited(_LOG, logging.WARNING, "broker", message, MUTE, error)
 
 
 def forget() -> None:
     """Forget what is known, as between two tests."""
-    _state.clear()
+    _muted_until.clear()
+    _reached_until.clear()
 
 
 def _try(app: Celery) -> object | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hybridcloud.hooks import Saved
-    from hybridcloud.outbox.write.after_commit import Written
+    from hybridcloud.outbox.deliver.flush import Written
 
 pytestmark = pytest.mark.django_db(databases=ALIASES)
 

@@ -32,7 +32,7 @@ from .zoo import Beast, Bird, Herd, House, Nest, Pen, Tag, Zoo
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from hybridcloud.outbox.write.after_commit import Written
+    from hybridcloud.outbox.deliver.flush import Written
 
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases=ALIASES),

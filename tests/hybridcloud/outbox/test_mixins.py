@@ -47,7 +47,7 @@ from .zoo import Animal, Beast, Bird, TameAnimal, zoo_apps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hybridcloud.outbox.write.after_commit import Written
+    from hybridcloud.outbox.deliver.flush import Written
 
 in_database = pytest.mark.django_db(databases=ALIASES)
 

@@ -28,7 +28,7 @@ from .zoo import Animal, Bird, Label, Pen, Visit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hybridcloud.outbox.write.after_commit import Written
+    from hybridcloud.outbox.deliver.flush import Written
 
 pytestmark = pytest.mark.django_db(databases=ALIASES)
 

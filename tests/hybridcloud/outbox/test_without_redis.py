@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from django.db import transaction
+from kombu.exceptions import OperationalError
 
 import hybridcloud
 from hybridcloud import logs, options
@@ -105,8 +106,9 @@ def url(request: pytest.FixtureRequest, settings: SettingsWrapper) -> Iterator[s
         server.close()
 
 
+@pytest.mark.usefixtures("url")
 def test_no_call_raises_and_only_the_first_takes_its_time(
-    url: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     redis = shared_redis()
     assert redis is not None
@@ -119,7 +121,16 @@ def test_no_call_raises_and_only_the_first_takes_its_time(
     assert monotonic() - begun < 0.1
     said = [each for each in caplog.records if each.name == "hybridcloud.redis"]
     assert len(said) == 1
-    assert url.partition("@")[2] == "", "no password is logged"
+
+
+def test_no_password_is_logged(settings: SettingsWrapper, caplog: pytest.LogCaptureFixture) -> None:
+    url = "redis://someone:hunter2@127.0.0.1:1/0"
+    settings.HYBRIDCLOUD = {**settings.HYBRIDCLOUD, "REDIS_URL": url}
+    redis = shared_redis()
+    assert redis is not None
+    assert redis.get("a") is None
+    assert "Redis is left out" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 def test_each_task_and_use_goes_on(url: str) -> None:
@@ -231,6 +242,41 @@ class TestBroker:
         if kind == "refused":
             said = [each for each in caplog.records if "No kicks for" in each.message]
             assert len(said) == 1
+
+    def test_it_is_tried_again_after_a_while_and_not_believed_before(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now, tried = [100.0], []
+        answers: list[object | None] = [OSError("refused"), OSError("refused"), None, OSError("x")]
+
+        def attempt(_: object) -> object | None:
+            tried.append(now[0])
+            return answers[len(tried) - 1]
+
+        monkeypatch.setattr(broker, "monotonic", lambda: now[0])
+        monkeypatch.setattr(broker, "_try", attempt)
+        app = Celery("test", set_as_current=False)
+        found = []
+        for _ in range(8):
+            found.append(broker.may_send(app))
+            now[0] += 6.0
+        # Tried at 0, 12, 24 (reached), 36 (lost), and not in between.
+        assert tried == [100.0, 112.0, 124.0, 136.0]
+        assert found == [False, False, False, False, True, True, False, False]
+
+    def test_a_send_that_fails_mutes_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        sent: list[int] = []
+
+        def fails(**_: Any) -> None:
+            sent.append(1)
+            raise OperationalError("gone")
+
+        monkeypatch.setattr(broker, "_try", lambda _: None)
+        monkeypatch.setattr(tasks.drain_outbox_shards, "apply_async", fails)
+        with assume_silo(SiloMode.CELL, cell="us"):
+            for _ in range(5):
+                tasks.send_kick(CellOutbox, US)
+        assert sent == [1]
 
     def test_one_in_memory_is_not_tried(self) -> None:
         assert broker.may_send(Celery("test", broker="memory://", set_as_current=False))
