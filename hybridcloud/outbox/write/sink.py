@@ -84,7 +84,7 @@ class Sink:
         """Take the messages out of what a statement returned; return the rest.
 
         Raises:
-            OutboxError: nothing of ours came back, or it came twice.
+            OutboxError: nothing of ours came back.
         """
         self._open -= 1
         # Not the first result, where a wrapper has put another statement in front.
@@ -114,11 +114,6 @@ class Sink:
     def _add(self, written: list[tuple[Any, ...]]) -> None:
         if not written:
             return
-        if self.batch is not None:
-            raise OutboxError(
-                f"Messages written twice: two statements changed {self._model._meta.label} where "
-                f"one was expected. Look for an execute_wrapper that repeats statements."
-            )
         scope, category = self._scope.value, self._model.category.value
         rows = [
             WrittenRow(identifier, ShardKey(scope, shard), category, about, mode_of(self._flush))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fixtures.acme.models import ApiToken, Organization, Team, User, UserReplica
@@ -14,6 +16,7 @@ from hybridcloud.backfill.versions import (
     require_integer_ids,
 )
 from hybridcloud.errors import ConfigurationError, OptionValueError, UnknownOptionError
+from hybridcloud.options.definition import find_definition, require_accepted
 from hybridcloud.testutils import override_options
 from silos import SiloMode, assume_silo
 
@@ -103,3 +106,25 @@ def test_a_key_that_is_no_integer_is_refused_with_what_to_do(
         match=r"^No integer primary key: acme\.Organization\.slug is a SlugField",
     ):
         require_integer_ids(Organization)
+
+
+@pytest.mark.parametrize(
+    ("value", "cells"),
+    [(["eu", "uss"], {"eu"}), (["uss"], set()), ([5, ["eu"], None], set()), ([], None)],
+    ids=str,
+)
+def test_stored_target_cells_that_do_not_exist_never_mean_all(
+    value: list[Any], cells: set[str] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with override_options({"outbox_replication.acme_user.backfill.target_cells": value}):
+        assert find_target_cells(User) == cells
+    assert ("do not exist" in caplog.text) == bool(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(["uss"], "Did you mean 'us'"), ([5], "5 is not the name of a cell")]
+)
+def test_target_cells_that_do_not_exist_are_refused(value: list[Any], words: str) -> None:
+    definition = find_definition("outbox_replication.acme_user.backfill.target_cells")
+    with pytest.raises(OptionValueError, match=words):
+        require_accepted(definition, value, where="in a test")

@@ -204,6 +204,26 @@ class TestLostDrainers:
             first.drain_shard()
         assert (seen.objects, leases(), ids()) == ([7], [], [])
 
+    def test_those_that_are_switched_off_hide_no_other(self) -> None:
+        from hybridcloud.outbox.store.switches import DISABLED_SHARDS
+        from hybridcloud.testutils import override_options
+
+        for shard in range(2, 6):
+            put(Kind.ORDERED, shard=shard, obj=1)
+            CellLease.objects.using(US).create(
+                shard_scope=int(Lane.ORDERED),
+                shard_identifier=shard,
+                owner="lost",
+                token=5,
+                until=f"2020-01-0{shard}T00:00:00Z",
+            )
+        off = [{"scope": "ORDERED", "identifier": shard} for shard in range(2, 6)]
+        with (
+            assume_silo(SiloMode.CELL, cell="us"),
+            override_options({DISABLED_SHARDS: off}),
+        ):
+            assert [key[1] for key in CellOutbox.find_scheduled_shards(limit=2)] == [1]
+
     def test_one_that_is_switched_off_is_not(self) -> None:
         from hybridcloud.outbox.store.switches import DISABLED_SHARDS
         from hybridcloud.testutils import override_options

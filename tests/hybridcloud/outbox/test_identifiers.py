@@ -53,6 +53,19 @@ def test_the_shard_column_of_a_model_is_known() -> None:
     assert shard_field(Scope.USER_SCOPE, Team) is None
 
 
+@pytest.mark.parametrize("text", ["42", "00042", "\N{ARABIC-INDIC DIGIT THREE}", "-1", "4.0", " 7"])
+def test_text_of_a_column_of_text_is_no_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Organization, "shard_key", "slug", raising=False)
+    with pytest.raises(IdentifierError, match=r"'slug' is .*, and an integer is needed"):
+        infer_identifiers(Scope.ORGANIZATION_SCOPE, Organization(id=7, slug=text))
+
+
+@pytest.mark.parametrize("text", ["\N{ARABIC-INDIC DIGIT THREE}", "4.0", " 7", ""])
+def test_text_that_is_no_number_is_none_of_an_integer_column_either(text: str) -> None:
+    with pytest.raises(IdentifierError, match="an integer is needed"):
+        infer_identifiers(Scope.ORGANIZATION_SCOPE, Organization(id=text))
+
+
 def test_numbers_that_came_as_text_are_taken() -> None:
     team = Team(id=3)
     team.organization_id = "7"  # type: ignore[assignment]

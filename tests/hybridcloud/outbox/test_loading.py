@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.serializers.base import DeserializedObject
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
+
+from hybridcloud.outbox import outbox_context
+from hybridcloud.outbox.write import one_statement
 
 from .conftest import ALIASES
 from .engine import US
@@ -36,6 +39,51 @@ def test_an_update_of_an_instance_reads_what_the_database_computes() -> None:
         assert cage.update(width=3) == 1
     assert (cage.width, cage.area) == (3, 9)
     assert [each[3] for each in made] == [cage.pk]
+
+
+def test_savepoints_are_followed_with_a_statement_in_front() -> None:
+    def in_front(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        first = str(sql).partition(" ")[0]
+        if first in ("SAVEPOINT", "RELEASE", "ROLLBACK"):
+            sql = f"SELECT set_config('app.user', '7', true); {sql}"
+        return execute(sql, params, many, context)
+
+    with (
+        recorded() as made,
+        connections[US].execute_wrapper(in_front),
+        outbox_context(transaction.atomic(using=US), flush=False),
+    ):
+        kept = Pen.objects.create()
+        with rolled_back(transaction.atomic(using=US)):
+            Pen.objects.create()
+    assert [each[3] for each in made] == [kept.pk]
+
+
+def test_what_a_keys_own_hook_writes_rolls_back_with_its_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = House.objects.count()
+
+    def own(self: Any, instance: Any) -> Any:
+        del self, instance
+        with connections[US].cursor() as cursor:
+            cursor.execute("INSERT INTO zoo_house DEFAULT VALUES RETURNING id")
+            return cursor.fetchone()[0] + 3_000_000
+
+    monkeypatch.setattr(type(Pen._meta.pk), "get_pk_value_on_save", own)
+    one_statement._is_saved_by_django_alone.cache_clear()
+    with connections[US].cursor() as cursor:
+        cursor.execute(
+            "ALTER TABLE hybridcloud_celloutbox ADD CONSTRAINT no_more CHECK (category < 0) NOT VALID"
+        )
+    try:
+        with pytest.raises(IntegrityError):
+            Pen(name="hooked").save()
+    finally:
+        with connections[US].cursor() as cursor:
+            cursor.execute("ALTER TABLE hybridcloud_celloutbox DROP CONSTRAINT no_more")
+        one_statement._is_saved_by_django_alone.cache_clear()
+    assert House.objects.count() == before
 
 
 class TestLoading:

@@ -106,6 +106,28 @@ def test_a_shard_that_another_drainer_has_is_left_out_when_going_ahead() -> None
     assert seen.objects == [1]
 
 
+@pytest.mark.usefixtures("slow_looks")
+def test_what_a_success_frees_is_looked_at_in_the_same_sweep_when_going_ahead() -> None:
+    learn()
+    fails = [True]
+
+    def act(*, object_identifier: int, **_: Any) -> None:
+        if object_identifier == 1 and fails:
+            raise LookupError
+
+    put(Kind.BY_CATEGORY, obj=1)
+    put(Kind.BY_CATEGORY, obj=2)
+    with listening(Kind.BY_CATEGORY, act=act) as seen:
+        sweep()
+        assert len(parked("held")) == 2
+        fails.clear()
+        make_due()
+        seen.calls.clear()
+        assert known().leads
+        sweep()
+    assert seen.objects == [1, 2]
+
+
 def test_a_round_that_was_left_off_has_nothing_to_end() -> None:
     assert Ahead([]).went_ahead({}) is False
 

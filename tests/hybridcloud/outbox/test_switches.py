@@ -68,6 +68,19 @@ def test_a_switch_on_a_category_parks_it_and_the_rest_of_the_shard_goes_on() -> 
     assert parked() == ids() == []
 
 
+def test_a_switch_with_a_cell_names_nothing_in_a_cells_own_table() -> None:
+    kept = put(Kind.OTHER, obj=1)
+    off = {DISABLED_SHARDS: [{"category": "OTHER"}]}
+    other = {DISABLED_SHARDS: [{"category": "OTHER", "cell": "us"}]}
+    with listening(Kind.OTHER) as seen:
+        with override_options(off):
+            drain_us()
+        assert parked("held") == [kept]
+        with override_options(other):
+            drain_us()
+    assert (seen.objects, parked()) == ([1], [])
+
+
 def test_a_switch_on_a_category_deletes_only_older_messages_of_what_it_keeps() -> None:
     put(Kind.OTHER, obj=1, payload="old")
     put(Kind.OTHER, obj=1, payload="new")

@@ -229,6 +229,15 @@ def test_a_primary_key_that_changes_is_a_row_gone_and_a_row_new() -> None:
     assert seen == [told(1), told(9)]
 
 
+def test_a_raw_save_wakes_a_drainer_once(kicks: list[Any]) -> None:
+    made = bead(1)
+    kicks.clear()
+    made.name = "raw"
+    with recorded() as seen:
+        made.save_base(raw=True)
+    assert (len(seen), kicks) == (1, [("CellOutbox", US)])
+
+
 def test_what_rolls_back_leaves_no_message_and_wakes_nobody(kicks: list[Any]) -> None:
     with recorded() as seen, rolled_back(transaction.atomic(using=US)):
         bead(1)
