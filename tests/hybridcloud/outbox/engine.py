@@ -133,6 +133,27 @@ def leases() -> list[CellLease]:
     return list(CellLease.objects.using(US).order_by("shard_scope", "shard_identifier"))
 
 
+def execute(text: str) -> None:
+    """Run statements in the us cell."""
+    with connections[US].cursor() as cursor:
+        cursor.execute(text)
+
+
+def lose_drainer(
+    scope: Lane, shard: int = 1, *, handling: int | None = None, until: str = "2020-01-01"
+) -> None:
+    """Leave the lease of a drainer that vanished, maybe while it handled a message."""
+    CellLease.objects.using(US).create(
+        shard_scope=int(scope),
+        shard_identifier=shard,
+        owner="lost",
+        token=5,
+        until=f"{until}T00:00:00Z",
+        suspect=handling is not None,
+        handling=handling,
+    )
+
+
 def make_due() -> None:
     """Let every failure's next try be now, as if its backoff were over."""
     CellFailure.objects.using(US).update(scheduled_for="2020-01-01T00:00:00Z")

@@ -15,11 +15,9 @@ from hybridcloud import logs
 from hybridcloud.outbox import CellOutbox
 from hybridcloud.outbox.deliver import tasks
 from hybridcloud.outbox.store.key import ShardKey
-from hybridcloud.outbox.store.state import CellLease
 from silos import SiloMode, assume_silo
 
 from .engine import (
-    US,
     Child,
     Kind,
     Lane,
@@ -28,6 +26,7 @@ from .engine import (
     ids,
     leases,
     listening,
+    lose_drainer,
     make_due,
     pass_time,
     put,
@@ -136,15 +135,7 @@ def test_what_nobody_receives_is_an_error(heard: Callable[[int], list[str]]) -> 
 
 def test_a_lost_worker_is_an_error(heard: Callable[[int], list[str]]) -> None:
     put(Kind.ORDERED, obj=7)
-    CellLease.objects.using(US).create(
-        shard_scope=int(Lane.ORDERED),
-        shard_identifier=1,
-        owner="lost",
-        token=5,
-        until="2020-01-01T00:00:00Z",
-        suspect=True,
-        handling=ids()[0],
-    )
+    lose_drainer(Lane.ORDERED, handling=ids()[0])
     drain_us()
     (line,) = heard(logging.ERROR)
     assert line.startswith("WorkerLostError: Worker lost while it handled")
@@ -210,13 +201,7 @@ class TestLostDrainers:
 
         for shard in range(2, 6):
             put(Kind.ORDERED, shard=shard, obj=1)
-            CellLease.objects.using(US).create(
-                shard_scope=int(Lane.ORDERED),
-                shard_identifier=shard,
-                owner="lost",
-                token=5,
-                until=f"2020-01-0{shard}T00:00:00Z",
-            )
+            lose_drainer(Lane.ORDERED, shard, until=f"2020-01-0{shard}")
         off = [{"scope": "ORDERED", "identifier": shard} for shard in range(2, 6)]
         with (
             assume_silo(SiloMode.CELL, cell="us"),

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 
 from hybridcloud import hooks
 from hybridcloud.outbox import ControlOutbox
@@ -31,10 +31,12 @@ from .engine import (
     Lane,
     Worker,
     drain_us,
+    execute,
     failures,
     ids,
     leases,
     listening,
+    lose_drainer,
     make_due,
     message,
     parked,
@@ -48,34 +50,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("committed")
 
 
-def _execute(text: str) -> None:
-    with connections[US].cursor() as cursor:
-        cursor.execute(text)
-
-
 def _expire() -> None:
     CellLease.objects.using(US).update(until="2020-01-01T00:00:00Z")
-
-
-def _lost_drainer(scope: Lane, *, handling: int) -> None:
-    """Leave the lease of a drainer that vanished while it handled a message of shard 1."""
-    CellLease.objects.using(US).create(
-        shard_scope=int(scope),
-        shard_identifier=1,
-        owner="lost",
-        token=5,
-        until="2020-01-01T00:00:00Z",
-        suspect=True,
-        handling=handling,
-    )
 
 
 @pytest.mark.rule(8)
 def test_a_crash_that_could_not_be_recorded_is_recorded_by_the_next_drainer() -> None:
     """The mark is the evidence: it goes with its lease, and not before."""
     pk = put(obj=7)
-    _lost_drainer(Lane.PLAIN, handling=pk)
-    _execute(
+    lose_drainer(Lane.PLAIN, handling=pk)
+    execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE EXCEPTION 'disk full'; END $$;"
         "CREATE TRIGGER refuse BEFORE INSERT ON hybridcloud_cellfailure"
@@ -85,7 +69,7 @@ def test_a_crash_that_could_not_be_recorded_is_recorded_by_the_next_drainer() ->
         with listening(Kind.PLAIN), pytest.raises(DatabaseError, match="disk full"):
             drain_us()
     finally:
-        _execute("DROP TRIGGER refuse ON hybridcloud_cellfailure; DROP FUNCTION refuse()")
+        execute("DROP TRIGGER refuse ON hybridcloud_cellfailure; DROP FUNCTION refuse()")
     _expire()
     with listening(Kind.PLAIN) as seen:
         drain_us()
@@ -180,14 +164,14 @@ def test_a_dropped_message_leaves_the_dead_letter_of_its_object() -> None:
         " scheduled_from, scheduled_for, date_added, headers"
     )
     retire = f"UPDATE hybridcloud_celloutbox SET category = {int(Kind.GONE)}"
-    _execute(retire)
-    _execute(
+    execute(retire)
+    execute(
         f"WITH gone AS (DELETE FROM hybridcloud_celloutbox RETURNING {columns})"
         f" INSERT INTO hybridcloud_cellparked ({columns}, reason)"
         f" SELECT {columns}, 'dead' FROM gone"
     )
     put(obj=3)
-    _execute(retire)
+    execute(retire)
     drain_us()
     assert (ids(), parked()) == ([], [dead])
 
@@ -197,7 +181,7 @@ def test_a_recorded_crash_leaves_no_mark_that_would_count_it_again() -> None:
     """Between the record and the next handler a drainer may vanish, too."""
     pk = put(Kind.BY_OBJECT, obj=7)
     put(Kind.BY_OBJECT, obj=8)
-    _lost_drainer(Lane.BY_OBJECT, handling=pk)
+    lose_drainer(Lane.BY_OBJECT, handling=pk)
     marks: list[int | None] = []
 
     class Watch(hooks.Hooks):
@@ -212,7 +196,7 @@ def test_a_recorded_crash_leaves_no_mark_that_would_count_it_again() -> None:
 @pytest.mark.rule(8)
 def test_a_crash_that_becomes_due_behind_the_claim_is_not_tried_among_others() -> None:
     pk = put(Kind.BY_OBJECT, obj=7)
-    _lost_drainer(Lane.BY_OBJECT, handling=pk)
+    lose_drainer(Lane.BY_OBJECT, handling=pk)
     drain_us()
     put(Kind.BY_OBJECT, obj=8)
 
@@ -238,7 +222,7 @@ def test_a_stalled_worker_records_no_failure_of_its_successors_shard() -> None:
     pk = put(Kind.BY_OBJECT, obj=1)
 
     def act(**_: Any) -> None:
-        _execute("UPDATE hybridcloud_celllease SET token = 42, owner = 'successor'")
+        execute("UPDATE hybridcloud_celllease SET token = 42, owner = 'successor'")
         pass_time(10)  # a drainer looks at its lease when a third of it is gone
         raise LookupError
 
@@ -290,7 +274,7 @@ def test_an_atomic_handler_whose_message_is_gone_leaves_nothing_behind() -> None
 
     def act(**_: Any) -> None:
         message(Kind.PLAIN, obj=99).save(using=US)
-        with Worker(lambda: _execute("DELETE FROM hybridcloud_celloutbox")):
+        with Worker(lambda: execute("DELETE FROM hybridcloud_celloutbox")):
             pass
 
     with listening(Kind.ATOMIC, act=act) as seen:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import DatabaseError, OperationalError, connections, transaction
+from django.db import DatabaseError, OperationalError, transaction
 
 from hybridcloud import hooks
 from hybridcloud.outbox import CellOutbox, RetryLater
@@ -20,7 +20,7 @@ from hybridcloud.outbox.drain.lease import Keeper, Leases
 from hybridcloud.outbox.drain.shard import Done
 from hybridcloud.outbox.store.key import ShardKey
 from hybridcloud.outbox.store.session import Engine
-from hybridcloud.outbox.store.state import CellFailure, CellLease
+from hybridcloud.outbox.store.state import CellFailure
 
 from .ahead import known, learn, sweep
 from .engine import (
@@ -31,11 +31,13 @@ from .engine import (
     Lane,
     Worker,
     drain_us,
+    execute,
     failures,
     gate,
     ids,
     leases,
     listening,
+    lose_drainer,
     make_due,
     parked,
     put,
@@ -48,24 +50,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("committed")
 
 
-def _execute(text: str) -> None:
-    with connections[US].cursor() as cursor:
-        cursor.execute(text)
-
-
-def _lost(scope: Lane, shard: int = 1, handling: int | None = None) -> None:
-    """Leave the lease of a drainer that vanished."""
-    CellLease.objects.using(US).create(
-        shard_scope=int(scope),
-        shard_identifier=shard,
-        owner="lost",
-        token=5,
-        until="2020-01-01T00:00:00Z",
-        suspect=handling is not None,
-        handling=handling,
-    )
-
-
 class _After(hooks.Hooks):
     """Runs a statement once, at the first time that messages were read."""
 
@@ -75,7 +59,7 @@ class _After(hooks.Hooks):
     def after_fetch(self, count: int) -> None:
         text, self._text = self._text, None
         if text is not None:
-            with Worker(lambda: _execute(text)):
+            with Worker(lambda: execute(text)):
                 pass
 
 
@@ -135,7 +119,7 @@ def test_a_round_that_was_left_off_has_nothing_to_end() -> None:
 @pytest.mark.rule(8)
 def test_a_suspect_shard_that_is_lost_before_its_mark_calls_nobody() -> None:
     pk = put()
-    _lost(Lane.PLAIN)
+    lose_drainer(Lane.PLAIN)
     steal = "UPDATE hybridcloud_celllease SET token = 42, owner = 'successor'"
     with hooks.installed(_After(steal)), listening(Kind.PLAIN) as seen:
         drain_us()
@@ -232,7 +216,7 @@ def test_the_seam_behind_an_acknowledgement_names_the_messages() -> None:
 def test_a_crash_is_that_of_the_message_that_ran_and_of_no_other() -> None:
     put(Kind.BY_OBJECT, obj=1)
     running = put(Kind.BY_OBJECT, obj=2)
-    _lost(Lane.BY_OBJECT, handling=running)
+    lose_drainer(Lane.BY_OBJECT, handling=running)
     with listening(Kind.BY_OBJECT) as seen:
         drain_us()
     assert ([each.object_identifier for each in failures()], seen.objects) == ([2], [1])
@@ -241,9 +225,9 @@ def test_a_crash_is_that_of_the_message_that_ran_and_of_no_other() -> None:
 @pytest.mark.rule(8)
 def test_a_crash_of_a_message_that_is_gone_is_nobodys() -> None:
     gone = put(Kind.BY_OBJECT, obj=2)
-    _execute("DELETE FROM hybridcloud_celloutbox")
+    execute("DELETE FROM hybridcloud_celloutbox")
     put(Kind.BY_OBJECT, obj=1)
-    _lost(Lane.BY_OBJECT, handling=gone)
+    lose_drainer(Lane.BY_OBJECT, handling=gone)
     with listening(Kind.BY_OBJECT) as seen:
         drain_us()
     assert (failures(), seen.objects, leases()) == ([], [1], [])
@@ -254,7 +238,7 @@ def test_a_shard_whose_crash_is_recorded_by_another_goes_no_further() -> None:
     """Its lease was lost while the crash was being settled."""
     running = put(Kind.ORDERED, obj=1)
     put(Kind.ORDERED, obj=2)
-    _lost(Lane.ORDERED, handling=running)
+    lose_drainer(Lane.ORDERED, handling=running)
     with listening(Kind.ORDERED) as seen:
         drain_us()
     assert ([each.attempts for each in failures()], seen.objects) == ([1], [])
@@ -274,12 +258,12 @@ def test_a_statement_that_fails_in_an_open_transaction_is_not_repeated() -> None
 
     def hold() -> None:
         with transaction.atomic(using=US):
-            _execute("LOCK TABLE hybridcloud_celllease IN ACCESS EXCLUSIVE MODE")
+            execute("LOCK TABLE hybridcloud_celllease IN ACCESS EXCLUSIVE MODE")
             Gate._stop(locked)
 
     def ask() -> None:
         with transaction.atomic(using=US):
-            _execute("SET LOCAL lock_timeout = '5ms'")
+            execute("SET LOCAL lock_timeout = '5ms'")
             engine.query("stale", {})
 
     with Worker(hold):
