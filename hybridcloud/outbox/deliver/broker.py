@@ -60,6 +60,7 @@ def forget() -> None:
 
 def _try(app: Celery) -> object | None:
     """Return what keeps from the broker; None: nothing, or Celery must say."""
+    error: Exception | None = None
     try:
         connection: Any = app.connection_for_write()
         info = connection.info()
@@ -67,7 +68,16 @@ def _try(app: Celery) -> object | None:
         # In memory, by files, or one of several hosts.
         if not host or not port or len(connection.alt or ()) > 1:
             return None
-        socket.create_connection((host, int(port)), timeout=TIMEOUT).close()
+        addresses = {each[4][0] for each in socket.getaddrinfo(host, int(port))}
+        for address in addresses:
+            try:
+                # Its addresses share the time: localhost alone often has two.
+                each_s = TIMEOUT / len(addresses)
+                socket.create_connection((str(address), int(port)), timeout=each_s).close()
+            except OSError as exc:
+                error = exc
+            else:
+                return None
     except (OSError, ValueError) as exc:
         return exc
-    return None
+    return error

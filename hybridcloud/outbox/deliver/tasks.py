@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import shared_task
-from kombu.exceptions import OperationalError
+from celery.exceptions import OperationalError
 
 from hybridcloud.conf import settings
 from hybridcloud.outbox.deliver import broker
